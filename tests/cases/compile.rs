@@ -19,16 +19,16 @@ use meshwright_ops::{Crossing, Id, Kind};
 use meshwright_plan::{Arithmetic, Phase, Plan};
 use meshwright_runs::catalog::{LAYOUTS, MODELS, find};
 use meshwright_runs::catalog::{LIBRARY, STANDARD};
+use meshwright_sorted::{SortedMap, SortedSet};
 use meshwright_syntax::ast::LayoutFile;
 use meshwright_syntax::{parse_layout, parse_mesh, parse_model, parse_mtf_layout};
 use meshwright_train::project::line_of;
-use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
 /// The inputs of a case.
 pub(crate) struct Case {
     model: (String, String),
-    files: BTreeMap<String, String>,
+    files: SortedMap<String, String>,
     layout: Option<LayoutText>,
     args: Args,
 }
@@ -58,14 +58,14 @@ pub(crate) struct Output {
     diagnostics: Vec<Diagnostic>,
     report: Option<Report>,
     compiled: Option<(Compiled, Layout)>,
-    stages: BTreeMap<&'static str, String>,
+    stages: SortedMap<&'static str, String>,
 }
 
 impl Case {
     pub(crate) fn of(page: &Page, section: usize) -> Result<Case, String> {
         let mut case = Case {
             model: (String::new(), String::new()),
-            files: BTreeMap::new(),
+            files: SortedMap::new(),
             layout: None,
             args: Args::default(),
         };
@@ -102,7 +102,7 @@ impl Case {
             diagnostics: Vec::new(),
             report: None,
             compiled: None,
-            stages: BTreeMap::new(),
+            stages: SortedMap::new(),
         };
         let Some((program, mut layout)) = self.front(&mut out) else { return out };
         let step = if let Some(value) = &self.args.decode {
@@ -418,7 +418,7 @@ fn residuals(spmd: &Spmd) -> String {
             && g.node(stack).origin.phase == Phase::Forward;
         read.then(|| inputs[0])
     });
-    let kept: BTreeSet<_> = kept.collect();
+    let kept: SortedSet<_> = kept.collect();
     let (mut out, mut sum) = (String::new(), 0);
     for copy in kept {
         let (stack, bytes) = (spmd.copy(copy).value, spmd.bytes(copy));
@@ -432,7 +432,7 @@ fn residuals(spmd: &Spmd) -> String {
 
 /// Collectives by phase, kind and axes, with the bytes of the values in them, and the totals of the busiest device.
 fn totals(r: &Report) -> String {
-    let mut kinds: BTreeMap<(Phase, String, String), (usize, usize, usize)> = BTreeMap::new();
+    let mut kinds: SortedMap<(Phase, String, String), (usize, usize, usize)> = SortedMap::new();
     for c in &r.collectives {
         let sum = kinds.entry((c.phase, c.op.clone(), c.axes.join(","))).or_default();
         sum.0 += 1;

@@ -2,11 +2,11 @@
 
 use crate::oracle::{close, walk};
 use crate::subject::{Arrival, build, subjects};
-use std::collections::BTreeSet;
+use meshwright_sorted::SortedSet;
 
 #[test]
 fn composites_equal_their_expansions() {
-    let (mut seen, mut wrong) = (BTreeSet::new(), Vec::new());
+    let (mut seen, mut wrong) = (SortedSet::new(), Vec::new());
     for subject in subjects() {
         let b = build(&subject, &vec![Arrival::Input; subject.inputs.len()], 3).unwrap();
         for id in b.graph.ids() {

@@ -6,16 +6,16 @@ use meshwright_core::partition::Instr;
 use meshwright_core::{StepGraph, compile};
 use meshwright_exec::{Cluster, ClusterOptions, DeviceKind, HostTensor, LocalInput, Provider};
 use meshwright_plan::{Axis, Dim, Dims, Mesh, Plan, ProgramInputKind};
-use std::collections::BTreeMap;
+use meshwright_sorted::SortedMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
 /// Tensors by name.
-pub(crate) type Tensors = BTreeMap<String, HostTensor>;
+pub(crate) type Tensors = SortedMap<String, HostTensor>;
 
 /// Results by name, with their dims in the order of storage.
-pub(crate) type Outputs = BTreeMap<String, (HostTensor, Vec<Dim>)>;
+pub(crate) type Outputs = SortedMap<String, (HostTensor, Vec<Dim>)>;
 
 /// A layout of rules written by hand.
 pub(crate) fn layout(mesh: &Mesh, rules: Vec<Rule>) -> Layout {
@@ -138,7 +138,7 @@ const LOADS: usize = 200;
 
 /// A cluster for each mesh, kept from one plan to the next.
 pub(crate) struct Devices {
-    clusters: BTreeMap<String, (Cluster, usize)>,
+    clusters: SortedMap<String, (Cluster, usize)>,
     /// What the devices are.
     kind: DeviceKind,
     /// Plans run so far.
@@ -154,7 +154,7 @@ impl Default for Devices {
 impl Devices {
     /// Devices of some kind.
     pub(crate) fn of(kind: DeviceKind) -> Devices {
-        Devices { clusters: BTreeMap::new(), kind, runs: 0 }
+        Devices { clusters: SortedMap::new(), kind, runs: 0 }
     }
 
     /// Runs a plan once and gives its outputs, whole. `states` are the values of its parameters.

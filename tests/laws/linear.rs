@@ -6,7 +6,7 @@ use crate::rng::Rng;
 use crate::subject::{Arrival, build, subjects};
 use meshwright_ops::{F64Tensor, Graph, Id};
 use meshwright_plan::DType;
-use std::collections::BTreeSet;
+use meshwright_sorted::SortedSet;
 
 /// Summands of each operand.
 const SUMMANDS: usize = 3;
@@ -40,7 +40,7 @@ pub(crate) fn claims(g: &Graph, values: &[F64Tensor], id: Id, rng: &mut Rng) -> 
     let slots: Vec<usize> = (0..n).filter(summable).collect();
     let mut sets = 0;
     for chosen in 1u32..1 << slots.len() {
-        let set: BTreeSet<usize> =
+        let set: SortedSet<usize> =
             slots.iter().enumerate().filter(|(k, _)| chosen >> k & 1 == 1).map(|x| *x.1).collect();
         let allowed = roles.linear_in(&set, n);
         let excused = EXCUSED.iter().any(|(op, s, _)| node.op.name() == *op && set.iter().eq(s.iter()));
@@ -69,7 +69,7 @@ fn round_of(
     g: &Graph,
     values: &[F64Tensor],
     id: Id,
-    set: &BTreeSet<usize>,
+    set: &SortedSet<usize>,
     halves: bool,
     rng: &mut Rng,
 ) -> Result<(), String> {

@@ -16,7 +16,7 @@ use meshwright_core::step::autodiff::gradients;
 use meshwright_core::{OutputKind, Program, StepGraph, StepOutput, specialized, training_step};
 use meshwright_ops::{F64Tensor, Graph, Id, InputOpKind, Kind};
 use meshwright_plan::DType;
-use std::collections::BTreeMap;
+use meshwright_sorted::SortedMap;
 use std::time::Instant;
 
 /// How far a parameter is moved along a direction, each way, and twice as far: what is off is of the fourth power of it.
@@ -51,7 +51,7 @@ fn differentiated(r: &Random) -> StepGraph {
 }
 
 /// What the outputs of a step are by oracles, with every iteration written out.
-fn meant(step: &StepGraph, r: &Random) -> BTreeMap<String, F64Tensor> {
+fn meant(step: &StepGraph, r: &Random) -> SortedMap<String, F64Tensor> {
     let step = unrolled(step);
     let values = walk(&step.graph, &bound_in(&step.graph, r));
     step.outputs.iter().map(|o| (o.name.clone(), values[o.id.0 as usize].clone())).collect()
@@ -130,7 +130,7 @@ fn tolerance(float: DType) -> f64 {
 }
 
 /// The first output of a run that is not what is meant.
-fn unequal(got: &Trace, want: &BTreeMap<String, F64Tensor>, within: f64) -> Option<String> {
+fn unequal(got: &Trace, want: &SortedMap<String, F64Tensor>, within: f64) -> Option<String> {
     // All gradients are sums of the same cotangents: what cancels in one leaves the rounding of these.
     let largest = |v: &F64Tensor| v.data.iter().fold(0.0, |m: f64, x| m.max(x.abs()));
     let all = want.values().map(largest).fold(0.0, f64::max);
@@ -163,7 +163,7 @@ fn wrong_in(seed: u64, float: DType, runs: bool) -> Result<(), String> {
             unequal(&run_on(meshwright_burn::reference(), alone.clone(), &r)?, &want, tolerance(float));
         launched.map_or(Ok(()), |e| Err(format!("as a GPU launches it, {e}")))?;
         unequal(&run(alone, &r)?, &want, tolerance(float)).map_or(Ok(()), Err)?;
-        let loss = BTreeMap::from([("loss".to_string(), want["loss"].clone())]);
+        let loss = SortedMap::from([("loss".to_string(), want["loss"].clone())]);
         unequal(&run(trained, &r)?, &loss, tolerance(float)).map_or(Ok(()), Err)?;
     }
     Ok(())

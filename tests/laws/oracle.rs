@@ -3,10 +3,10 @@
 use meshwright_exec::{HostData, HostTensor};
 use meshwright_ops::{F64Tensor, Graph, Id};
 use meshwright_plan::{DType, Dim};
-use std::collections::BTreeMap;
+use meshwright_sorted::SortedMap;
 
 /// Values of the leaves.
-pub(crate) type Bound = BTreeMap<Id, F64Tensor>;
+pub(crate) type Bound = SortedMap<Id, F64Tensor>;
 
 /// Every value of a graph, given its leaves.
 pub(crate) fn walk(g: &Graph, bound: &Bound) -> Vec<F64Tensor> {

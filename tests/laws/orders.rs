@@ -9,15 +9,15 @@ use meshwright_core::layout::OrderRule;
 use meshwright_device::kernels::attention::bounds::constant;
 use meshwright_diag::Span;
 use meshwright_plan::{Axis, DType, Dim, Plan, Prim};
-use std::collections::BTreeSet;
+use meshwright_sorted::SortedSet;
 
 /// Ops whose results depend on neighbors or on places along a dim, and some that do not.
 #[test]
 fn every_op_is_the_same_in_zigzag_order_or_refused() {
     let (mut devices, mut wrong) = (Devices::default(), Vec::new());
-    let (mut kept, mut refused): (BTreeSet<String>, BTreeSet<String>) = Default::default();
+    let (mut kept, mut refused): (SortedSet<String>, SortedSet<String>) = Default::default();
     for subject in subjects() {
-        let dims: BTreeSet<&str> = subject.inputs.iter().flat_map(|i| i.dims.iter().map(|d| d.0)).collect();
+        let dims: SortedSet<&str> = subject.inputs.iter().flat_map(|i| i.dims.iter().map(|d| d.0)).collect();
         for dim in dims {
             let family = subject.name.split(", ").next().unwrap().to_string();
             match law_of_order(&subject, dim, &mut devices) {

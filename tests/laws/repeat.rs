@@ -16,7 +16,7 @@ use meshwright_core::{Optimizer, StackPart, training_step};
 use meshwright_diag::Span;
 use meshwright_ops::*;
 use meshwright_plan::{DType, Dim, Dims, Init, InputDecl, Monoid, Phase};
-use std::collections::BTreeMap;
+use meshwright_sorted::SortedMap;
 
 struct Maker {
     g: Graph,
@@ -527,7 +527,7 @@ fn loops_as_stages_equal_their_iterations_written_out() {
 /// Of programs with the shape of layers few are refused, and those with the codes of loops and batches that cannot be apart; the others equal one device.
 #[test]
 fn layers_are_seldom_refused_as_stages() {
-    let (mut all, mut refused, mut wrong) = (0usize, BTreeMap::<String, Vec<u64>>::new(), vec![]);
+    let (mut all, mut refused, mut wrong) = (0usize, SortedMap::<String, Vec<u64>>::new(), vec![]);
     for seed in seeds(COUNT.0, COUNT.1) {
         all += 1;
         let r = layered(seed);

@@ -4,11 +4,11 @@
 use meshwright_ops::family::{Sample, SampleInput};
 use meshwright_ops::{Graph, Id, InputOp, InputOpKind, Type, families};
 use meshwright_plan::Dims;
-use std::collections::BTreeMap;
+use meshwright_sorted::SortedMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// The graph of a sample with some sizes of the dims of its operands; `None` where it is refused.
-fn built(sample: &Sample, sizes: &BTreeMap<&'static str, usize>) -> Option<Graph> {
+fn built(sample: &Sample, sizes: &SortedMap<&'static str, usize>) -> Option<Graph> {
     let mut dims = Dims::default();
     for (name, _) in sample.inputs.iter().flat_map(|i| i.dims.iter().chain(&i.range)) {
         if dims.find(name).is_none() {
@@ -41,7 +41,7 @@ fn a_graph_holds_no_size_but_those_it_names() {
     let (mut same, mut captured, mut refused, mut faults) = (0, 0, 0, Vec::new());
     for (family, sample) in families().flat_map(|f| (f.samples)().into_iter().map(move |s| (f.name, s))) {
         let declared = sample.inputs.iter().flat_map(|i| i.dims.iter().chain(&i.range).copied());
-        let sizes: BTreeMap<&'static str, usize> = declared.collect();
+        let sizes: SortedMap<&'static str, usize> = declared.collect();
         let Some(g) = built(&sample, &sizes) else { continue };
         for (name, size) in &sizes {
             for other in [1, size - 1, size + 1, 2 * size] {

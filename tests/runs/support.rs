@@ -4,10 +4,10 @@ use crate::training::datasets::npy;
 use meshwright_files::RawTensor;
 use meshwright_runs::checkpoint::Which;
 use meshwright_runs::metrics::Event;
+use meshwright_sorted::SortedMap;
 use meshwright_train::{
     Devices, Failure, Progress, Project, ProjectOptions, TrainOptions, read_checkpoint, train,
 };
-use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -114,7 +114,7 @@ pub(crate) struct Trained {
     pub(crate) losses: Vec<f64>,
     /// The norm of the gradients of the first step, where it was asked for or gradients are clipped.
     pub(crate) gradient_norm: Option<f64>,
-    pub(crate) tensors: BTreeMap<String, RawTensor>,
+    pub(crate) tensors: SortedMap<String, RawTensor>,
 }
 
 impl Trained {
@@ -174,7 +174,7 @@ pub(crate) fn attempted(
 }
 
 /// Everything in the newest checkpoint of a run.
-pub(crate) fn tensors(run: &Path) -> BTreeMap<String, RawTensor> {
+pub(crate) fn tensors(run: &Path) -> SortedMap<String, RawTensor> {
     let found = read_checkpoint(run, Which::Newest).unwrap_or_else(|e| panic!("{}", told(&e)));
     found.checkpoint.whole().unwrap()
 }

@@ -5,7 +5,7 @@ use crate::program::Program;
 use meshwright_diag::{Diagnostic, codes, nearest};
 use meshwright_ops::Id;
 use meshwright_plan::Phase;
-use std::collections::BTreeMap;
+use meshwright_sorted::SortedMap;
 
 /// The most paths that an error lists.
 const LISTED: usize = 24;
@@ -44,7 +44,7 @@ impl Program {
     }
 
     /// The value of each path: that of a name, and of the several ops that one statement is made of, the last.
-    fn paths(&self) -> BTreeMap<&str, Id> {
+    fn paths(&self) -> SortedMap<&str, Id> {
         let g = &self.graph;
         let named = g.ids().filter(|id| {
             let origin = &g.node(*id).origin;
@@ -54,7 +54,7 @@ impl Program {
         named.map(|id| (g.path(id), id)).chain(of_names).collect()
     }
 
-    fn unknown_value(&self, name: &str, paths: &BTreeMap<&str, Id>) -> Diagnostic {
+    fn unknown_value(&self, name: &str, paths: &SortedMap<&str, Id>) -> Diagnostic {
         let message = format!("`{}` has no value that is called `{name}`", self.model);
         let d = Diagnostic::error(codes::E0516, message);
         match nearest(name, paths.keys().copied()) {

@@ -5,8 +5,8 @@ use crate::step::optimizers::Optimizer;
 use meshwright_diag::Span;
 use meshwright_ops::{Graph, Id};
 use meshwright_plan::{Arithmetic, Dim, InputDecl};
+use meshwright_sorted::{SortedMap, SortedSet};
 use meshwright_syntax::ast::{Expr, Name};
-use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 pub use crate::declared::{LossDecl, ParamDecl, StateDecl, Turn};
@@ -117,13 +117,13 @@ pub struct Program {
     /// Its arithmetic.
     pub float: Arithmetic,
     /// The consts of the file and their values, as the command line leaves them.
-    pub consts: BTreeMap<String, f64>,
+    pub consts: SortedMap<String, f64>,
     /// Consts that the model itself reads. Others are read by the `train` block, or by another const, alone.
-    pub model_consts: BTreeSet<String>,
+    pub model_consts: SortedSet<String>,
     /// The declarations of dims and consts.
     pub declarations: Declarations,
     /// The declaration of each dim.
-    pub dim_spans: BTreeMap<Dim, Span>,
+    pub dim_spans: SortedMap<Dim, Span>,
     /// Inputs in order of declaration, each with its leaf.
     pub inputs: Vec<(InputDecl, Id, Span)>,
     /// Parameters in order of creation.
@@ -137,7 +137,7 @@ pub struct Program {
     /// Outputs, for `predict`.
     pub outputs: Vec<LossDecl>,
     /// The value of each name that a statement gives, by its path.
-    pub named: BTreeMap<Arc<str>, Id>,
+    pub named: SortedMap<Arc<str>, Id>,
     /// Its training; `None` if the file has no `train` block for it.
     pub train: Option<TrainSpec>,
 }

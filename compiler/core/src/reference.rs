@@ -3,7 +3,7 @@
 
 use crate::resolve::{BY_FAN, INITIALIZERS, SCHEDULES};
 use crate::step::optimizers::{Accepts, OPTIMIZERS, Setting};
-use std::collections::BTreeMap;
+use meshwright_sorted::SortedMap;
 
 /// Kind of a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -360,7 +360,7 @@ pub fn pages() -> Vec<WordPage> {
     let by_fan = BY_FAN.iter().map(|(name, fans)| (*name, fans.to_vec(), fans.len()));
     let initializers = INITIALIZERS.iter().map(|(name, args)| (*name, args.to_vec(), args.len()));
     let schedules = SCHEDULES.iter().map(|(name, args, required)| (*name, args.to_vec(), *required));
-    let calls: BTreeMap<&str, String> = initializers
+    let calls: SortedMap<&str, String> = initializers
         .chain(by_fan)
         .chain(schedules)
         .map(|(name, args, required)| {
@@ -447,9 +447,9 @@ fn described(s: &Setting) -> String {
 mod tests {
     use super::*;
     use crate::resolve::SPECIAL;
-    use std::collections::BTreeSet;
+    use meshwright_sorted::SortedSet;
 
-    fn names(kind: WordKind) -> BTreeSet<&'static str> {
+    fn names(kind: WordKind) -> SortedSet<&'static str> {
         pages().into_iter().filter(|p| p.kind == kind).map(|p| p.name).collect()
     }
 

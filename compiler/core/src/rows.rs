@@ -4,15 +4,15 @@
 use crate::partition::{Instr, Spmd};
 use meshwright_ops::{Class, Graph, Id, Kind};
 use meshwright_plan::Phase;
-use std::collections::{BTreeMap, BTreeSet};
+use meshwright_sorted::{SortedMap, SortedSet};
 use std::sync::Arc;
 
 /// The values that are shown.
 pub(crate) struct Rows {
     /// Their paths.
-    shown: BTreeMap<Id, Arc<str>>,
+    shown: SortedMap<Id, Arc<str>>,
     /// Which of the values of one path is shown.
-    bearer: BTreeMap<(Arc<str>, Phase), Id>,
+    bearer: SortedMap<(Arc<str>, Phase), Id>,
 }
 
 impl Rows {
@@ -21,12 +21,12 @@ impl Rows {
     pub(crate) fn of(spmd: &Spmd) -> Rows {
         let g = &spmd.step.graph;
         let parts = parts_of_sums(g);
-        let mut rows = Rows { shown: BTreeMap::new(), bearer: BTreeMap::new() };
-        let mut kept: BTreeMap<Id, Arc<str>> = BTreeMap::new();
+        let mut rows = Rows { shown: SortedMap::new(), bearer: SortedMap::new() };
+        let mut kept: SortedMap<Id, Arc<str>> = SortedMap::new();
         for goal in &spmd.step.outputs {
             kept.entry(goal.id).or_insert_with(|| format!("new {}", goal.name).into());
         }
-        let made: BTreeSet<Id> = spmd
+        let made: SortedSet<Id> = spmd
             .instrs
             .iter()
             .filter(|i| !matches!(i, Instr::Reshard { .. }))
@@ -78,7 +78,7 @@ impl Rows {
 }
 
 /// Unfinished parts that the partitioner took out of a sum: adds that an earlier value reads.
-fn parts_of_sums(g: &Graph) -> BTreeSet<Id> {
+fn parts_of_sums(g: &Graph) -> SortedSet<Id> {
     let read = |u: Id| g.node(u).inputs.iter().copied().filter(move |x| *x > u);
     g.ids().flat_map(read).filter(|x| matches!(g.node(*x).op.kind(), Kind::Add)).collect()
 }

@@ -17,13 +17,13 @@ use crate::partition::{
 use crate::step::step_graph::{OutputKind, StepGraph};
 use meshwright_ops::{Boundary, Crossing, Graph, Id, Kind, RepeatId, Role};
 use meshwright_plan::{Axis, Collective, Dim, Monoid, PartialAxes, Placement, Splits};
+use meshwright_sorted::{SortedMap, SortedSet};
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet};
 
 /// Every violation, in words; empty for a sound program.
 pub fn verify(spmd: &Spmd) -> Vec<String> {
     let mut all = Vec::new();
-    let mut made: BTreeSet<CopyId> = BTreeSet::new();
+    let mut made: SortedSet<CopyId> = SortedSet::new();
     let mut roots = Roots::default();
     let terms = spmd.copies.iter().any(|c| c.in_bf16).then(|| gradient_terms(&spmd.step));
     let term = |id: Id| terms.as_ref().is_some_and(|terms| terms[id]);
@@ -68,7 +68,7 @@ pub fn verify(spmd: &Spmd) -> Vec<String> {
         all.extend(found.into_iter().map(at));
     }
     loops(spmd, &mut all);
-    let mut leaves: BTreeMap<Id, Vec<&Placement>> = BTreeMap::new();
+    let mut leaves: SortedMap<Id, Vec<&Placement>> = SortedMap::new();
     for instr in &spmd.instrs {
         if let Instr::Input { out } = instr {
             let leaf = spmd.copy(*out);
@@ -182,7 +182,7 @@ fn read_outside(spmd: &Spmd, v: &mut Vec<String>) {
         around[k] = innermost.get(body.start).copied().flatten();
         innermost[body].fill(Some(k));
     }
-    let made: BTreeMap<CopyId, usize> = spmd.instrs.iter().enumerate().map(|(i, x)| (x.out(), i)).collect();
+    let made: SortedMap<CopyId, usize> = spmd.instrs.iter().enumerate().map(|(i, x)| (x.out(), i)).collect();
     for (i, instr) in spmd.instrs.iter().enumerate() {
         let leaves = spmd.step.graph.boundary(spmd.copy(instr.out()).value).map(|b| b.of);
         for at in instr.reads().iter().filter_map(|r| made.get(r)) {
@@ -233,7 +233,7 @@ fn crossing(g: &Graph, id: Id, fault: &mut dyn FnMut(String)) {
 
 /// The values of a body are consecutive, and none has the dim of its loop.
 fn bodies(g: &Graph, v: &mut Vec<String>) {
-    let mut closed: BTreeSet<RepeatId> = BTreeSet::new();
+    let mut closed: SortedSet<RepeatId> = SortedSet::new();
     let mut before = None;
     for id in g.ids() {
         let scope = g.node(id).scope;
@@ -257,7 +257,7 @@ fn bodies(g: &Graph, v: &mut Vec<String>) {
 }
 
 fn legal(spmd: &Spmd, p: &Placement, dims: &[Dim], v: &mut Vec<String>) {
-    let mut seen = BTreeSet::new();
+    let mut seen = SortedSet::new();
     for a in p.split_axes().chain(p.partial.keys().copied()) {
         if !seen.insert(a) {
             v.push(format!("the axis `{}` occurs twice in its placement", spmd.mesh.name(a)));
@@ -362,7 +362,7 @@ fn op(spmd: &Spmd, out: CopyId, inputs: &[CopyId], loops: &Splits, v: &mut Vec<S
     }
     let roles = node.op.roles(&graph.input_types(version.value), &node.ty, &graph.dims);
     let used: Vec<Axis> = loops.values().flatten().copied().collect();
-    if used.iter().collect::<BTreeSet<_>>().len() != used.len() {
+    if used.iter().collect::<SortedSet<_>>().len() != used.len() {
         v.push("an axis splits two loops".into());
     }
     if roles.loops.iter().any(|l| l.role == Role::NeedReplication && loops.contains_key(&l.dim)) {
@@ -374,7 +374,7 @@ fn op(spmd: &Spmd, out: CopyId, inputs: &[CopyId], loops: &Splits, v: &mut Vec<S
             partial.extend(loops.get(&l.dim).into_iter().flatten().map(|a| (*a, m)));
         }
     }
-    let mut open: BTreeMap<Axis, BTreeSet<usize>> = BTreeMap::new();
+    let mut open: SortedMap<Axis, SortedSet<usize>> = SortedMap::new();
     for (slot, input) in inputs.iter().enumerate() {
         let p = &spmd.copy(*input).placement;
         let want = operand_placement(&roles, slot, loops, &graph.dims, &spmd.mesh);

@@ -15,8 +15,8 @@ use crate::work::{DeviceWork, Transfer, WorkItem};
 use meshwright_device::{CompileError, DevicePlan, compile_launches};
 use meshwright_plan::KernelFamily;
 use meshwright_plan::{Axis, BufId, Plan};
+use meshwright_sorted::{SortedMap, SortedSet};
 use serde::Serialize;
-use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// What an estimate needs besides the Plan.
@@ -50,7 +50,7 @@ pub struct Estimate {
     /// What `seconds` is spent on.
     pub breakdown: Breakdown,
     /// Seconds of collectives beside which kernels run, by axes.
-    pub hidden: BTreeMap<String, f64>,
+    pub hidden: SortedMap<String, f64>,
     /// Memory of the fullest device.
     pub memory: Memory,
     /// Operations of the model in a step, of all devices together.
@@ -89,7 +89,7 @@ pub struct Breakdown {
     /// From one kernel to the next.
     pub launch: f64,
     /// Waiting for collectives, by axes.
-    pub exposed: BTreeMap<String, f64>,
+    pub exposed: SortedMap<String, f64>,
     /// What kernels lose beside collectives.
     pub contention: f64,
     /// Stages of a pipeline that wait for others.
@@ -376,7 +376,7 @@ fn names(plan: &Plan, axes: &[Axis]) -> Vec<String> {
 /// Seconds that are none: a collective that is waited for whole leaves the rounding of a difference.
 const NOTHING: f64 = 1e-9;
 
-fn named(plan: &Plan, by: &BTreeMap<Vec<Axis>, f64>, above: f64) -> BTreeMap<String, f64> {
+fn named(plan: &Plan, by: &SortedMap<Vec<Axis>, f64>, above: f64) -> SortedMap<String, f64> {
     by.iter().filter(|(_, s)| **s > above).map(|(axes, s)| (names(plan, axes).join(","), *s)).collect()
 }
 
@@ -443,7 +443,7 @@ impl Memory {
 }
 
 /// Bytes by use at the peak.
-fn memory(plan: &Plan, absent: &BTreeSet<BufId>, machine: &Machine) -> Memory {
+fn memory(plan: &Plan, absent: &SortedSet<BufId>, machine: &Machine) -> Memory {
     let held = plan.peak_memory(absent);
     let peak = held.peak_bytes;
     Memory {
@@ -483,7 +483,7 @@ fn collectives(
     spent: &Spent,
     rates: &Rates<'_>,
 ) -> Vec<CollectiveEstimate> {
-    let mut all: BTreeMap<usize, &Transfer> = BTreeMap::new();
+    let mut all: SortedMap<usize, &Transfer> = SortedMap::new();
     transfers(&run.body, &mut all);
     stages.into_iter().flat_map(StagesWork::items).for_each(|items| transfers(items, &mut all));
     let of = |(step, transfer): (&usize, &&Transfer)| {
@@ -509,7 +509,7 @@ fn collectives(
     all.iter().filter_map(of).collect()
 }
 
-fn transfers<'p>(items: &'p [WorkItem], all: &mut BTreeMap<usize, &'p Transfer>) {
+fn transfers<'p>(items: &'p [WorkItem], all: &mut SortedMap<usize, &'p Transfer>) {
     for item in items {
         match item {
             WorkItem::Start(t) => {

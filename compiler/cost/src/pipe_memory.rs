@@ -5,7 +5,7 @@ use crate::foreign::input_dims;
 use crate::pipe::{Pipe, StageBytes, StageShare};
 use meshwright_plan::actions::PipelineSchedule;
 use meshwright_plan::{BufId, Operand, Phase, Plan, ProgramInput, ProgramInputKind};
-use std::collections::BTreeMap;
+use meshwright_sorted::SortedMap;
 
 /// Bytes of a gradient where an engine says nothing else.
 pub(crate) const GRADIENT: f64 = 4.0;
@@ -45,7 +45,7 @@ pub(crate) fn held(plan: &Plan, facts: Option<&EngineFacts>, pipe: &Pipe, stage:
     let inputs = input_dims(plan);
     let activates = |o: &Operand| o.dims.iter().any(|d| inputs.contains(d));
     let forward = plan.steps.iter().filter(|s| s.phase == Phase::Forward);
-    let written: BTreeMap<BufId, &Operand> =
+    let written: SortedMap<BufId, &Operand> =
         forward.flat_map(|s| &s.writes).filter(|o| activates(o)).map(|o| (o.buf, o)).collect();
     // Each stack has several buffers: those of an iteration and of the whole loop share their storage.
     let begins = plan.loops().into_iter().filter(|l| l.dim == stage.stacked).map(|l| &plan.steps[l.begin]);

@@ -14,7 +14,7 @@ use crate::work::{DeviceWork, KernelWork, Loop, Transfer, WorkItem};
 use meshwright_plan::KernelFamily;
 use meshwright_plan::actions::runs;
 use meshwright_plan::{CollectiveKind, Dim, Operand, Phase, Plan, Prim, ProgramInputKind, Step};
-use std::collections::BTreeSet;
+use meshwright_sorted::SortedSet;
 
 /// The stages of a pipeline with their times.
 pub struct Projection<'a> {
@@ -278,7 +278,7 @@ fn weights(of: &Loop, activations: &Activations, plan: &Plan, rates: &Rates<'_>)
 }
 
 /// Dims by which activations are known: those of the inputs.
-struct Activations(BTreeSet<Dim>);
+struct Activations(SortedSet<Dim>);
 
 impl Activations {
     fn of(plan: &Plan) -> Activations {

@@ -10,7 +10,7 @@ use meshwright_device::launch::{DevicePlan, LaunchKind, LoopLaunch};
 use meshwright_device::{CompileError, compile_launches};
 use meshwright_plan::actions::{Pass, PassRun};
 use meshwright_plan::{Extent, Pipeline, PipelinePasses, Plan, Prim, coords_along, positions};
-use std::collections::BTreeMap;
+use meshwright_sorted::SortedMap;
 
 /// What devices of a pipeline do in a step.
 pub(crate) struct StagesWork<'p> {
@@ -46,7 +46,7 @@ impl<'p> StagesWork<'p> {
     pub(crate) fn of(plan: &'p Plan, first: &DevicePlan) -> Result<Option<StagesWork<'p>>, CompileError> {
         let Some(passes) = plan.pipeline_passes() else { return Ok(None) };
         let ranks = plan.mesh.group(first.rank, &passes.pipeline.axes);
-        let mut known: BTreeMap<Vec<usize>, usize> = BTreeMap::new();
+        let mut known: SortedMap<Vec<usize>, usize> = SortedMap::new();
         let (mut of_stage, mut works) = (vec![], vec![]);
         for (stage, rank) in ranks.into_iter().enumerate() {
             let at = known.entry(iterations(plan, &passes, stage)).or_insert(works.len());
@@ -65,7 +65,7 @@ impl<'p> StagesWork<'p> {
     /// iterations of the loops over stages.
     pub(crate) fn in_chunks<'q>(&self, plan: &'q Plan) -> Option<StagesWork<'q>> {
         let passes = plan.pipeline_passes()?;
-        let mut known: BTreeMap<Vec<usize>, usize> = BTreeMap::new();
+        let mut known: SortedMap<Vec<usize>, usize> = SortedMap::new();
         let (mut of_stage, mut works) = (vec![], vec![]);
         for (stage, base) in self.of_stage.iter().enumerate() {
             let at = known.entry(iterations(plan, &passes, stage)).or_insert(works.len());

@@ -7,7 +7,7 @@ use crate::step::Seconds;
 use crate::work::{DeviceWork, KernelWork, Loop, Transfer, WorkItem};
 use meshwright_plan::KernelFamily;
 use meshwright_plan::{Axis, Phase};
-use std::collections::BTreeMap;
+use meshwright_sorted::SortedMap;
 
 /// Costs of items.
 pub trait Prices {
@@ -27,7 +27,7 @@ pub trait Prices {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Spent {
     /// By family, without the update.
-    pub families: BTreeMap<KernelFamily, f64>,
+    pub families: SortedMap<KernelFamily, f64>,
     /// The optimizer.
     pub update: f64,
     /// From one kernel to the next.
@@ -35,11 +35,11 @@ pub struct Spent {
     /// What kernels lose beside collectives.
     pub contention: f64,
     /// What computes waits for collectives over these axes.
-    pub exposed: BTreeMap<Vec<Axis>, f64>,
+    pub exposed: SortedMap<Vec<Axis>, f64>,
     /// Seconds of collectives over these axes beside which kernels run. Not part of the step.
-    pub hidden: BTreeMap<Vec<Axis>, f64>,
+    pub hidden: SortedMap<Vec<Axis>, f64>,
     /// By step of the Plan, how often its collective ran, its seconds, and those of them that were waited for.
-    pub collectives: BTreeMap<usize, (f64, f64, f64)>,
+    pub collectives: SortedMap<usize, (f64, f64, f64)>,
     /// Kernels that were launched, and bytes that they read and wrote. Not part of the step.
     pub moved: (f64, f64),
 }
@@ -62,10 +62,10 @@ impl Spent {
     /// `self + times * (to - from)`, for what repeats.
     fn add(&mut self, times: f64, from: &Spent, to: &Spent) {
         fn map<K: Ord + Clone>(
-            own: &mut BTreeMap<K, f64>,
+            own: &mut SortedMap<K, f64>,
             times: f64,
-            from: &BTreeMap<K, f64>,
-            to: &BTreeMap<K, f64>,
+            from: &SortedMap<K, f64>,
+            to: &SortedMap<K, f64>,
         ) {
             for (key, value) in to {
                 *own.entry(key.clone()).or_default() +=
@@ -119,10 +119,10 @@ pub struct Timeline<'p> {
     prices: &'p dyn Prices,
     /// When the stream of computation is free, and those of communication by their axes; of one stream for all these are none.
     now: f64,
-    wires: BTreeMap<Vec<Axis>, f64>,
+    wires: SortedMap<Vec<Axis>, f64>,
     /// The part of the units that collectives under way take.
     taken: f64,
-    flights: BTreeMap<u32, AsyncCollective>,
+    flights: SortedMap<u32, AsyncCollective>,
     /// Collectives that have not ended, in their order: whoever waits for one waits for those before it on its stream.
     queue: Vec<AsyncCollective>,
     spent: Spent,
@@ -148,11 +148,11 @@ pub fn events(program: &DeviceWork, prices: &dyn Prices) -> (Spent, Vec<Timeline
 
 impl<'p> Timeline<'p> {
     fn new(prices: &'p dyn Prices, records: bool) -> Timeline<'p> {
-        let (flights, spent) = (BTreeMap::new(), Spent::default());
+        let (flights, spent) = (SortedMap::new(), Spent::default());
         Timeline {
             prices,
             now: 0.0,
-            wires: BTreeMap::new(),
+            wires: SortedMap::new(),
             taken: 0.0,
             flights,
             queue: Vec::new(),

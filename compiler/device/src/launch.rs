@@ -11,7 +11,7 @@ use crate::turns::{Carried, Turn};
 use burn_ir::{GraphIr, OperationIr, TensorId, TensorIr};
 use meshwright_plan::actions::Action;
 use meshwright_plan::{BufId, DType, Dim, Group, IdVec, Pipeline, Plan};
-use std::collections::{BTreeMap, BTreeSet};
+use meshwright_sorted::{SortedMap, SortedSet};
 use std::ops::Range;
 
 /// The launches of a Plan on one device, in order, with the offsets of their results.
@@ -30,16 +30,16 @@ pub struct DevicePlan {
     /// Constants, which are uploaded once.
     pub tables: Vec<Table>,
     /// Dtype of the values in each buffer of pairs of value and index.
-    pub pairs: BTreeMap<BufId, DType>,
+    pub pairs: SortedMap<BufId, DType>,
     /// Buffers that are live at the end of a run.
-    pub left: BTreeSet<BufId>,
+    pub left: SortedSet<BufId>,
     /// Buffers of the Plan that fusion removes: no launch reads or writes them.
-    pub never: BTreeSet<BufId>,
+    pub never: SortedSet<BufId>,
     /// Buffers without storage: those of `never` whose storage no other buffer takes, and the stacks of masks that are
     /// drawn again.
-    pub absent: BTreeSet<BufId>,
+    pub absent: SortedSet<BufId>,
     /// Reasons why attention is computed by plain operations, by step.
-    pub attention_without_kernel: BTreeMap<usize, NoAttentionKernel>,
+    pub attention_without_kernel: SortedMap<usize, NoAttentionKernel>,
     /// Offsets of the results of kernels; empty on targets without an arena.
     pub arena: Arena,
 }
@@ -223,7 +223,7 @@ impl LaunchKind {
 
 impl DevicePlan {
     /// Steps that are complete after each launch. Packing around collectives is not counted.
-    pub fn done_after(&self) -> BTreeMap<LaunchId, Vec<usize>> {
+    pub fn done_after(&self) -> SortedMap<LaunchId, Vec<usize>> {
         let loops = self.launches.iter().filter_map(|launch| match &launch.kind {
             LaunchKind::Loop(of) => Some(&of.body),
             _ => None,
@@ -231,7 +231,7 @@ impl DevicePlan {
         let computes = |id: &LaunchId| {
             matches!(self.launches[*id].kind, LaunchKind::Kernel(_) | LaunchKind::Burn(_) | LaunchKind::Free)
         };
-        let mut found = BTreeMap::new();
+        let mut found = SortedMap::new();
         for body in loops.chain([&self.body]) {
             let mut done: Vec<usize> = vec![];
             for (at, id) in body.iter().enumerate().filter(|(_, id)| computes(id)) {
@@ -251,7 +251,7 @@ impl DevicePlan {
             LaunchKind::Collective(of) if of.link.is_some() => Some(&of.prepared.group),
             _ => None,
         });
-        links.map(|link| (link.ranks(), link)).collect::<BTreeMap<_, _>>().into_values().cloned().collect()
+        links.map(|link| (link.ranks(), link)).collect::<SortedMap<_, _>>().into_values().cloned().collect()
     }
 
     /// Nested launches: the packing of a collective, or the body of a loop.

@@ -5,7 +5,7 @@ use crate::iteration::Iteration;
 use burn_backend::{DType as BurnType, Shape};
 use burn_ir::{TensorId, TensorIr, TensorStatus};
 use meshwright_plan::{ArenaId, BufId, Dim, Plan};
-use std::collections::BTreeMap;
+use meshwright_sorted::SortedMap;
 
 /// A launch of a device plan, by number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -51,7 +51,7 @@ pub enum TensorSlot {
 #[derive(Clone, Debug, Default)]
 pub struct Slots {
     all: Vec<TensorSlot>,
-    ids: BTreeMap<TensorSlot, TensorId>,
+    ids: SortedMap<TensorSlot, TensorId>,
 }
 
 impl Slots {

@@ -7,13 +7,13 @@ use crate::launch::{DevicePlan, Launch, LaunchKind, LoopLaunch};
 use crate::slot::{LaunchId, TensorSlot};
 use burn_ir::{OperationIr, TensorIr, TensorStatus};
 use meshwright_plan::Plan;
-use std::collections::BTreeMap;
+use meshwright_sorted::SortedMap;
 use std::fmt::Write;
 
 /// The text of a device plan: one line for each launch with its steps, the value of the model that it computes, the tensors that it reads and
 /// writes with their places in the arena, and its costs. With `graphs` the operations of Burn have lines of their own.
 pub fn text(plan: &Plan, device: &DevicePlan, graphs: bool) -> String {
-    let mut spots: BTreeMap<LaunchId, Vec<Spot>> = BTreeMap::new();
+    let mut spots: SortedMap<LaunchId, Vec<Spot>> = SortedMap::new();
     for (launch, spot) in device.arena.of.iter().zip(&device.arena.spots) {
         spots.entry(*launch).or_default().push(*spot);
     }
@@ -41,7 +41,7 @@ struct Printer<'a> {
     device: &'a DevicePlan,
     graphs: bool,
     /// Places of the results of each launch, run after run.
-    spots: BTreeMap<LaunchId, Vec<Spot>>,
+    spots: SortedMap<LaunchId, Vec<Spot>>,
     out: String,
 }
 

@@ -4,8 +4,8 @@ use crate::{Computes, Emit, ExpandWhen, F64Tensor, Kind, OpError, Precision, Rep
 use meshwright_diag::Span;
 use meshwright_plan::expr::Reg;
 use meshwright_plan::{ArenaId, Dim, Dims, Drawn, Expr, IdVec, Microbatches, Phase};
+use meshwright_sorted::SortedSet;
 use std::any::Any;
-use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
@@ -78,7 +78,7 @@ pub struct Graph {
     pub dims: Dims,
     /// Dims whose sizes went into ops as numbers, such as the padding of a convolution, or which were checked where the ops
     /// were built and nowhere else: with another size of one of them the text must be resolved again.
-    pub captured: BTreeSet<Dim>,
+    pub captured: SortedSet<Dim>,
     /// The values.
     pub nodes: IdVec<Id, Node>,
     /// The loops.

@@ -2,7 +2,7 @@
 
 use crate::{Type, union};
 use meshwright_plan::{Dim, Monoid, Window};
-use std::collections::BTreeSet;
+use meshwright_sorted::SortedSet;
 
 /// What an op does along one of its dims.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,7 +39,7 @@ pub enum Linear {
     /// In each alone, the others held fixed: a product.
     EachAlone,
     /// In one of these alone.
-    Only(BTreeSet<usize>),
+    Only(SortedSet<usize>),
 }
 
 /// The loops of an op and where it is linear.
@@ -104,7 +104,7 @@ impl Roles {
     }
 
     /// Whether the operands in `slots` may all be partial sums over one axis, the others being finished.
-    pub fn linear_in(&self, slots: &BTreeSet<usize>, operands: usize) -> bool {
+    pub fn linear_in(&self, slots: &SortedSet<usize>, operands: usize) -> bool {
         if slots.is_empty() {
             return true;
         }

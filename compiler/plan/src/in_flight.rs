@@ -3,14 +3,14 @@
 use crate::actions::Pass;
 use crate::passes::PipelinePasses;
 use crate::{BufId, Dim, Plan, Prim, StepLoop};
-use std::collections::{BTreeMap, BTreeSet};
+use meshwright_sorted::{SortedMap, SortedSet};
 
 /// A stack over microbatches that no device allocates: each value stays where it was made, until a pass has read it last.
 pub(crate) struct KeptStack {
     /// The buffers of the stack.
-    pub stack: BTreeSet<BufId>,
+    pub stack: SortedSet<BufId>,
     /// Buffers whose storage is that of a value in the stack, or of a part of one.
-    pub parts: BTreeSet<BufId>,
+    pub parts: SortedSet<BufId>,
     /// The value of which a pass makes one, or one in each iteration of a loop, and the dim of that loop.
     pub value: (BufId, Option<Dim>),
     /// The pass that makes the values.
@@ -22,11 +22,11 @@ pub(crate) struct KeptStack {
 /// Steps by the buffers that they read and write.
 struct StepUses<'p> {
     plan: &'p Plan,
-    readers: BTreeMap<BufId, Vec<usize>>,
-    writers: BTreeMap<BufId, Vec<usize>>,
+    readers: SortedMap<BufId, Vec<usize>>,
+    writers: SortedMap<BufId, Vec<usize>>,
     loops: Vec<StepLoop>,
     /// Outputs, and values for the next step.
-    leaving: BTreeSet<BufId>,
+    leaving: SortedSet<BufId>,
 }
 
 /// All stacks of a Plan that passes fill and later passes slice.
@@ -40,8 +40,8 @@ pub(crate) fn kept_stacks(plan: &Plan, passes: &PipelinePasses<'_>) -> Vec<KeptS
 
 impl<'p> StepUses<'p> {
     fn of(plan: &'p Plan) -> StepUses<'p> {
-        let (mut readers, mut writers) = (BTreeMap::new(), BTreeMap::new());
-        let add = |to: &mut BTreeMap<BufId, Vec<usize>>, buf, at| to.entry(buf).or_default().push(at);
+        let (mut readers, mut writers) = (SortedMap::new(), SortedMap::new());
+        let add = |to: &mut SortedMap<BufId, Vec<usize>>, buf, at| to.entry(buf).or_default().push(at);
         for (at, step) in plan.steps.iter().enumerate() {
             step.reads.iter().for_each(|o| add(&mut readers, o.buf, at));
             step.writes.iter().for_each(|o| add(&mut writers, o.buf, at));

@@ -1,8 +1,8 @@
 //! Memory of a device by its use, over the steps of a Plan. All that tells of memory by use takes it from here.
 
 use crate::{BufId, DeviceBlocks, Phase, Plan, Prim, ProgramInputKind, Step, StepLoop};
+use meshwright_sorted::{SortedMap, SortedSet};
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet};
 
 /// Uses of memory, from what stays longest to what goes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -68,7 +68,7 @@ pub struct Residency {
 }
 
 /// The path of each buffer that has one.
-pub type Paths<'a> = BTreeMap<BufId, &'a str>;
+pub type Paths<'a> = SortedMap<BufId, &'a str>;
 
 /// The path of each buffer. What a loop carries is called in all iterations what an iteration makes of it: the buffers that it
 /// starts from and ends in are otherwise those of the loop as a whole.
@@ -81,7 +81,7 @@ pub fn paths(plan: &Plan) -> Paths<'_> {
         }
     }
     let blanks = plan.steps.iter().filter(|s| matches!(s.prim, Prim::Blank { .. }));
-    let blanks: BTreeSet<BufId> = blanks.flat_map(|s| &s.writes).map(|o| o.buf).collect();
+    let blanks: SortedSet<BufId> = blanks.flat_map(|s| &s.writes).map(|o| o.buf).collect();
     for l in plan.loops() {
         for [start, current, next, last] in plan.carries(&l) {
             if let Some(path) = paths.get(&next).copied() {
@@ -144,8 +144,8 @@ pub(crate) fn lifetimes(plan: &Plan) -> Vec<Lifetime> {
     let (begin, end) = passes.steps();
     let within = |at: usize| passes.loops.iter().any(|(_, l)| l.begin < at && at < l.end);
     // Buffers that follow each other in one storage are one after the other in a pass, too.
-    let follows: BTreeMap<BufId, BufId> = plan.steps.iter().flat_map(|s| &s.aliases).copied().collect();
-    let over: BTreeSet<BufId> = follows.values().copied().collect();
+    let follows: SortedMap<BufId, BufId> = plan.steps.iter().flat_map(|s| &s.aliases).copied().collect();
+    let over: SortedSet<BufId> = follows.values().copied().collect();
     for first in (0..held.len()).map(|b| BufId(b as u32)).filter(|b| !over.contains(b)) {
         let last = std::iter::successors(Some(first), |b| follows.get(b).copied()).last().unwrap_or(first);
         let [from, to] = [held[first.0 as usize].begin, held[last.0 as usize].end];
@@ -175,7 +175,7 @@ impl Plan {
 /// The use of each buffer.
 fn kinds(plan: &Plan, held: &[Lifetime], paths: &Paths<'_>) -> Vec<MemoryKind> {
     let parameters = plan.program_inputs.iter().filter(|i| i.kind == ProgramInputKind::Param);
-    let cotangents: BTreeSet<String> = parameters.map(|i| format!("d({})", i.name)).collect();
+    let cotangents: SortedSet<String> = parameters.map(|i| format!("d({})", i.name)).collect();
     let sources = sources(plan);
     let mut kinds = vec![MemoryKind::Workspace; plan.buffers.len()];
     for step in &plan.steps {

@@ -2,7 +2,7 @@
 
 use crate::expr::{BinaryFn, Expr, Reg, Scalar, UnaryFn};
 use crate::{Axis, Linear, Monoid, Operand, PartialAxes, Plan, Prim, Step};
-use std::collections::{BTreeMap, BTreeSet};
+use meshwright_sorted::{SortedMap, SortedSet};
 
 impl Step {
     /// For each result the axes over which it is partial: those over which the operands are, and those of the split dims that
@@ -78,8 +78,8 @@ impl Step {
     }
 
     /// For each axis over which operands are partial their positions.
-    fn open(&self, plan: &Plan) -> Result<BTreeMap<Axis, BTreeSet<usize>>, String> {
-        let mut open: BTreeMap<Axis, BTreeSet<usize>> = BTreeMap::new();
+    fn open(&self, plan: &Plan) -> Result<SortedMap<Axis, SortedSet<usize>>, String> {
+        let mut open: SortedMap<Axis, SortedSet<usize>> = SortedMap::new();
         for (i, o) in self.reads.iter().enumerate() {
             for (a, monoid) in &plan.buffer(o.buf).partial {
                 if *monoid != Monoid::Sum {
@@ -129,7 +129,7 @@ enum Form {
 }
 
 /// The form of each register where the operands in `open` are partial sums.
-fn forms(expr: &Expr, open: &BTreeSet<usize>) -> Vec<Form> {
+fn forms(expr: &Expr, open: &SortedSet<usize>) -> Vec<Form> {
     use Form::{Neither, Part, Whole, Zero};
     let mut known: Vec<Form> = Vec::with_capacity(expr.nodes.len());
     for node in &expr.nodes {

@@ -2,7 +2,7 @@
 
 use crate::memory::{ByKind, Lifetime, MemoryKind, Residency, held_on, lifetimes, paths, residency};
 use crate::{BufId, DeviceBlocks, PeakMemory, Plan};
-use std::collections::BTreeSet;
+use meshwright_sorted::SortedSet;
 
 /// A buffer that is alive at a step, or at the peak.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,7 +27,7 @@ pub(crate) struct Peak<'p> {
 }
 
 /// The moment at which devices hold most of the buffers that they make, the first of several. No buffer is `absent` and there.
-pub(crate) fn peak<'p>(plan: &'p Plan, held: &[Lifetime], absent: &BTreeSet<BufId>) -> Option<Peak<'p>> {
+pub(crate) fn peak<'p>(plan: &'p Plan, held: &[Lifetime], absent: &SortedSet<BufId>) -> Option<Peak<'p>> {
     let mut found: Option<Peak<'p>> = None;
     for on in plan.device_blocks() {
         let (bytes, step) = peak_on(&on, plan.steps.len(), held, absent);
@@ -43,7 +43,7 @@ pub(crate) fn peak_on(
     on: &DeviceBlocks<'_>,
     steps: usize,
     held: &[Lifetime],
-    absent: &BTreeSet<BufId>,
+    absent: &SortedSet<BufId>,
 ) -> (u64, usize) {
     // What comes and goes with each step.
     let (mut comes, mut goes) = (vec![0u64; steps + 1], vec![0u64; steps + 1]);
@@ -65,7 +65,7 @@ pub(crate) fn peak_on(
 fn all_held<'a>(
     on: &'a DeviceBlocks<'_>,
     held: &'a [Lifetime],
-    absent: &'a BTreeSet<BufId>,
+    absent: &'a SortedSet<BufId>,
 ) -> impl Iterator<Item = (BufId, Lifetime, u64)> + 'a {
     let buffers = held.iter().enumerate().map(|(i, life)| (BufId(i as u32), *life));
     let buffers = buffers.filter(|(buf, l)| l.begin < l.end && !absent.contains(buf));
@@ -78,34 +78,34 @@ impl Plan {
     /// The buffers that are alive when most bytes are, largest first: their sum is `peak_bytes` of the summary.
     pub fn at_peak(&self) -> Vec<PeakBuffer> {
         let held = lifetimes(self);
-        peak(self, &held, &BTreeSet::new()).map_or_else(Vec::new, |p| self.alive(&held, p.step, &p.on))
+        peak(self, &held, &SortedSet::new()).map_or_else(Vec::new, |p| self.alive(&held, p.step, &p.on))
     }
 
     /// `peak_bytes` where a device never makes these buffers.
-    pub fn peak_without(&self, absent: &BTreeSet<BufId>) -> u64 {
+    pub fn peak_without(&self, absent: &SortedSet<BufId>) -> u64 {
         peak(self, &lifetimes(self), absent).map_or(0, |p| p.bytes)
     }
 
     /// The device that holds most at once: of the stages of a pipeline that of one.
     pub fn fullest(&self) -> DeviceBlocks<'_> {
-        let found = peak(self, &lifetimes(self), &BTreeSet::new());
+        let found = peak(self, &lifetimes(self), &SortedSet::new());
         found.map_or_else(|| DeviceBlocks::largest(self), |p| p.on)
     }
 
     /// The most bytes that a device holds at once, if it never makes these buffers.
-    pub fn peak_on(&self, on: &DeviceBlocks<'_>, absent: &BTreeSet<BufId>) -> u64 {
+    pub fn peak_on(&self, on: &DeviceBlocks<'_>, absent: &SortedSet<BufId>) -> u64 {
         peak_on(on, self.steps.len(), &lifetimes(self), absent).0
     }
 
     /// The buffers that are alive while a step runs, largest first.
     pub fn alive_at(&self, step: usize) -> Vec<PeakBuffer> {
         let held = lifetimes(self);
-        peak(self, &held, &BTreeSet::new()).map_or_else(Vec::new, |p| self.alive(&held, step, &p.on))
+        peak(self, &held, &SortedSet::new()).map_or_else(Vec::new, |p| self.alive(&held, step, &p.on))
     }
 
     fn alive(&self, held: &[Lifetime], step: usize, on: &DeviceBlocks<'_>) -> Vec<PeakBuffer> {
         let paths = paths(self);
-        let none = BTreeSet::new();
+        let none = SortedSet::new();
         let alive = all_held(on, held, &none).filter(|(_, l, _)| (l.begin..l.end).contains(&step));
         let mut list: Vec<PeakBuffer> = alive
             .map(|(buf, _, bytes)| {
@@ -120,7 +120,7 @@ impl Plan {
 
 impl Plan {
     /// Memory of the device with the largest blocks at its peak, by use, without the buffers that it never makes.
-    pub fn peak_memory(&self, absent: &BTreeSet<BufId>) -> PeakMemory {
+    pub fn peak_memory(&self, absent: &SortedSet<BufId>) -> PeakMemory {
         let kinds = peak_by_kind(self, &residency(self, &paths(self)), absent);
         let of = |kind: MemoryKind| kinds[kind as usize];
         PeakMemory {
@@ -138,7 +138,7 @@ impl Plan {
 
 /// Bytes by kind during the step that holds most, the first of several, without the buffers that a device never makes. Their sum is the
 /// Plan's [`Plan::peak_without`].
-pub fn peak_by_kind(plan: &Plan, held: &[Residency], absent: &BTreeSet<BufId>) -> ByKind {
+pub fn peak_by_kind(plan: &Plan, held: &[Residency], absent: &SortedSet<BufId>) -> ByKind {
     let lives: Vec<Lifetime> = held.iter().map(|h| Lifetime { begin: h.begin, end: h.end }).collect();
     let mut sums = ByKind::default();
     let Some(peak) = peak(plan, &lives, absent) else { return sums };

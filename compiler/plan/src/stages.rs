@@ -4,7 +4,7 @@ use crate::actions::{Pass, PassRun, most_kept};
 use crate::in_flight::{KeptStack, kept_stacks, messages};
 use crate::passes::PipelinePasses;
 use crate::{Axis, BufId, Buffer, Extent, Plan, Prim, coords_along, positions};
-use std::collections::BTreeMap;
+use meshwright_sorted::SortedMap;
 
 /// The device with the largest blocks: of all, or of a stage of a pipeline.
 #[derive(Clone, Debug)]
@@ -20,7 +20,7 @@ struct StageBlocks<'p> {
     coords: Vec<usize>,
     /// Bytes of buffers of which the device holds another part than its block: of stacks over microbatches the ones in flight, of parts of
     /// these and of what only other stages make nothing.
-    held: BTreeMap<BufId, u64>,
+    held: SortedMap<BufId, u64>,
     /// Bytes of messages on their way, by the buffers that are sent or received.
     messages: Vec<(BufId, u64)>,
     /// The steps during which there are messages.
@@ -37,8 +37,13 @@ impl Plan {
         let of = |(at, list): (usize, &Vec<PassRun>)| {
             let axes = &passes.pipeline.axes[..];
             let coords = coords_along(axes, &self.mesh).nth(at).unwrap_or_default();
-            let stage =
-                StageBlocks { axes, coords, held: BTreeMap::new(), messages: vec![], passes: passes.steps() };
+            let stage = StageBlocks {
+                axes,
+                coords,
+                held: SortedMap::new(),
+                messages: vec![],
+                passes: passes.steps(),
+            };
             let mut on = DeviceBlocks { plan: self, stage: Some(stage) };
             let (mut held, messages) = (on.never_made(), messages(self, &passes, at, &|buf| on.size(buf)));
             let freed = on.freed_as_others_are_made(&passes, at, &stacks);
@@ -108,8 +113,8 @@ impl<'p> DeviceBlocks<'p> {
     }
 
     /// The buffers that only other stages make: a loop writes them that has no iteration here.
-    fn never_made(&self) -> BTreeMap<BufId, u64> {
-        let mut made: BTreeMap<BufId, bool> = BTreeMap::new();
+    fn never_made(&self) -> SortedMap<BufId, u64> {
+        let mut made: SortedMap<BufId, bool> = SortedMap::new();
         for (step, times) in self.plan.steps.iter().zip(self.times()) {
             step.writes.iter().for_each(|o| *made.entry(o.buf).or_default() |= times > 0);
         }
@@ -123,12 +128,12 @@ impl<'p> DeviceBlocks<'p> {
         passes: &PipelinePasses<'_>,
         stage: usize,
         stacks: &[KeptStack],
-    ) -> BTreeMap<BufId, u64> {
+    ) -> SortedMap<BufId, u64> {
         let layers = Extent::of(&self.plan.dims, passes.pipeline.dim, &passes.pipeline.axes);
         let own = self.len(&layers);
         let lengths: Vec<usize> =
             layers.cuts.as_ref().map_or_else(|| vec![own], |cuts| cuts.of_stage(stage).collect());
-        let Some(least) = lengths.into_iter().filter(|n| *n > 0).min() else { return BTreeMap::new() };
+        let Some(least) = lengths.into_iter().filter(|n| *n > 0).min() else { return SortedMap::new() };
         let of_layer = |buf: BufId| self.size(buf) / (passes.microbatches * own) as u64;
         let between = |from: Pass, until: Pass| {
             let layered = move |s: &&KeptStack| {

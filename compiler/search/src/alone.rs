@@ -7,7 +7,7 @@ use crate::compiled::{CandidateRefusal, CandidateResult, Subject};
 use crate::space::{Space, Stored};
 use crate::text::{Candidate, WrittenLayout};
 use crate::work::ModelWork;
-use std::collections::BTreeMap;
+use meshwright_sorted::SortedMap;
 
 /// Size of the axis that a set is first tried on.
 const FIRST: usize = 2;
@@ -18,10 +18,10 @@ pub type AxisOfSet = (usize, usize);
 /// What is known of axes alone.
 #[derive(Default)]
 pub struct AxesAlone {
-    known: BTreeMap<AxisOfSet, Option<BaseWork>>,
-    bounds: BTreeMap<(AxisOfSet, BasePlace), f64>,
+    known: SortedMap<AxisOfSet, Option<BaseWork>>,
+    bounds: SortedMap<(AxisOfSet, BasePlace), f64>,
     /// Sets that no layout may have, with the reason.
-    pub refused: BTreeMap<usize, CandidateRefusal>,
+    pub refused: SortedMap<usize, CandidateRefusal>,
 }
 
 impl AxesAlone {

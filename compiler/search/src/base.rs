@@ -5,7 +5,7 @@ use crate::work::ModelWork;
 use meshwright_cost::step::DeviceRates;
 use meshwright_cost::work::{DeviceWork, KernelWork, Loop, Transfer, WorkItem};
 use meshwright_plan::{Axis, BufId, CollectiveKind, Dim, Operand, Phase, Plan};
-use std::collections::BTreeMap;
+use meshwright_sorted::SortedMap;
 
 /// Axes of a mesh, as bits.
 pub(crate) type Axes = u32;
@@ -16,11 +16,11 @@ pub struct BaseWork {
     /// Without packing, and without collectives of gradients.
     pub(crate) run: DeviceWork,
     /// By the step of a kernel, the axes over which an operand is split.
-    pub(crate) split: BTreeMap<usize, Axes>,
+    pub(crate) split: SortedMap<usize, Axes>,
     /// Seconds of kernels for each number of parts of the batch.
     pub(crate) compute: Vec<Compute>,
     /// Collectives with their bytes and how often they run; of the same kind over the same axes in a loop together.
-    pub(crate) transfers: BTreeMap<TransferKey, (f64, f64)>,
+    pub(crate) transfers: SortedMap<TransferKey, (f64, f64)>,
     /// How much longer a step takes that waits for the slowest of its devices.
     pub(crate) waits: f64,
 }
@@ -29,7 +29,7 @@ pub struct BaseWork {
 pub(crate) type TransferKey = (Phase, CollectiveKind, Vec<Axis>, usize);
 
 /// Seconds of kernels by phase and by the axes that divide them: of work, the same at the greatest rates, and of launches.
-pub(crate) type Compute = BTreeMap<(Phase, Axes), (f64, f64, f64)>;
+pub(crate) type Compute = SortedMap<(Phase, Axes), (f64, f64, f64)>;
 
 /// Of a program with fewer examples than are asked for the dim that counts them, and the ratio.
 type Shrunk = Option<(Dim, f64)>;
@@ -54,7 +54,7 @@ impl<'p> BaseKernel<'p> {
         let along = |o: &Operand| work.families(o.dims.iter().copied()) & examples != 0;
         let axes = operands().flat_map(|o| plan.buffer(o.buf).extents.iter().flat_map(|e| &e.axes));
         let bytes = |o: &Operand| (o.buf, plan.buffer(o.buf).largest_bytes(&plan.mesh));
-        let fixed: BTreeMap<BufId, usize> = operands().filter(|o| !along(o)).map(bytes).collect();
+        let fixed: SortedMap<BufId, usize> = operands().filter(|o| !along(o)).map(bytes).collect();
         let fixed = of.bytes.min(fixed.values().sum::<usize>() as f64);
         let size = |d, local: u64| match shrunk {
             Some((dim, ratio)) if dim == d => (local as f64 * ratio).round() as u64,
@@ -78,9 +78,9 @@ impl BaseWork {
         let along = |o: &Operand| work.families(o.dims.iter().copied()) & examples != 0;
         let mut out = BaseWork {
             run: DeviceWork { body: Vec::new() },
-            split: BTreeMap::new(),
+            split: SortedMap::new(),
             compute: Vec::new(),
-            transfers: BTreeMap::new(),
+            transfers: SortedMap::new(),
             waits,
         };
         let of_examples = |step: usize| plan.steps[step].all().any(along);

@@ -16,7 +16,7 @@ use meshwright_cost::step::{DeviceRates, Seconds};
 use meshwright_cost::timeline::{Prices, spent};
 use meshwright_cost::work::{KernelWork, Transfer};
 use meshwright_plan::{CollectiveKind, Phase};
-use std::collections::{BTreeMap, BTreeSet};
+use meshwright_sorted::{SortedMap, SortedSet};
 
 /// Where the axes of a program are on a mesh.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -99,7 +99,7 @@ pub struct BaseBound<'a> {
     rates: &'a DeviceRates,
     machine: Machine,
     place: BasePlace,
-    groups: BTreeMap<Axes, Vec<TierGroup>>,
+    groups: SortedMap<Axes, Vec<TierGroup>>,
     wires: Vec<BaseWire>,
     /// The least part of a device's units that a collective takes.
     taken: f64,
@@ -119,7 +119,7 @@ impl<'a> BaseBound<'a> {
         let all = of.transfers.keys().map(|k| bits(&k.2));
         let alone =
             all.clone().flat_map(|axes| (0..Axes::BITS).map(|a| 1 << a).filter(move |a| axes & a != 0));
-        let groups: BTreeSet<Axes> = all.chain(alone).collect();
+        let groups: SortedSet<Axes> = all.chain(alone).collect();
         let groups = groups.into_iter().map(|axes| (axes, place.groups(&machine, axes))).collect();
         let (wires, taken) = (Vec::new(), f64::INFINITY);
         let mut bound = BaseBound { of, rates, machine, place, groups, wires, taken };

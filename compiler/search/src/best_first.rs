@@ -20,7 +20,8 @@ use crate::tree::{Entry, TreeNode};
 use crate::work::ModelWork;
 use meshwright_cost::estimate::{Estimate, EstimateError};
 use meshwright_cost::pipe::Pipe;
-use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+use meshwright_sorted::{SortedMap, SortedSet};
+use std::collections::BinaryHeap;
 use std::sync::atomic::{AtomicUsize, Ordering as Atomic};
 use std::sync::{Mutex, PoisonError};
 
@@ -69,7 +70,7 @@ pub struct SearchOutcome {
     /// Rejected candidates that were looked at.
     pub rejected: Rejected,
     /// Sets that no layout may have, since alone over an axis they need a gather or do not go together, with the reason.
-    pub refused: BTreeMap<usize, CandidateRefusal>,
+    pub refused: SortedMap<usize, CandidateRefusal>,
     /// The candidate that misses least, where one does not fit.
     pub nearest: Option<FoundLayout>,
 }
@@ -103,7 +104,7 @@ pub struct Search<'a> {
     memory: KnownMemory,
     made: u64,
     /// Candidates that were estimated, without their pipelines.
-    estimated: BTreeSet<Candidate>,
+    estimated: SortedSet<Candidate>,
     climb: Climb,
     /// Whether a candidate was estimated in the order of bounds.
     has_base: bool,
@@ -145,7 +146,7 @@ impl<'a> Search<'a> {
             alone: AxesAlone::default(),
             memory: KnownMemory::default(),
             made: 0,
-            estimated: BTreeSet::new(),
+            estimated: SortedSet::new(),
             climb: Climb::default(),
             has_base: false,
             outcome: SearchOutcome::default(),
@@ -281,7 +282,7 @@ impl<'a> Search<'a> {
     fn batch(&mut self) -> Vec<Task> {
         let limit = self.best().map_or(f64::INFINITY, |s| s * (1.0 + TIE));
         let of = (self.space, self.work, self.subject);
-        let (mut batch, mut probes, mut held) = (Vec::new(), BTreeSet::new(), Vec::new());
+        let (mut batch, mut probes, mut held) = (Vec::new(), SortedSet::new(), Vec::new());
         while batch.len() < AT_ONCE {
             let Some(entry) = self.heap.peek() else { break };
             if entry.bound > limit {
@@ -400,7 +401,7 @@ impl<'a> Search<'a> {
         let Some(rates) = &work.rates else { return };
         let bound = BaseBound::new(of, BasePlace::whole(&base.mesh), rates, self.subject.machine);
         let stages = space.stages(&base.mesh);
-        let mut ordered: BTreeMap<Vec<Stored>, f64> = BTreeMap::new();
+        let mut ordered: SortedMap<Vec<Stored>, f64> = SortedMap::new();
         for parts in space.parts_of(&base.mesh, &base.sets) {
             for stored in space.stored(&base.sets, space.parts[parts]) {
                 let place = (&base.mesh[..], &base.sets[..]);

@@ -1,7 +1,7 @@
 //! Steps from the best candidates to better ones.
 
 use crate::text::Candidate;
-use std::collections::BTreeSet;
+use meshwright_sorted::SortedSet;
 
 /// The best candidates whose neighbors are looked at.
 const STARTS: usize = 4;
@@ -10,9 +10,9 @@ const STARTS: usize = 4;
 #[derive(Default)]
 pub(crate) struct Climb {
     /// Candidates whose neighbors were asked for, without their pipelines.
-    from: BTreeSet<Candidate>,
+    from: SortedSet<Candidate>,
     /// Neighbors that were compiled.
-    asked: BTreeSet<Candidate>,
+    asked: SortedSet<Candidate>,
     /// Neighbors of the last candidate that are left, the next one last.
     left: Vec<Candidate>,
 }

@@ -6,7 +6,7 @@ use crate::space::Space;
 use crate::text::Candidate;
 use crate::work::ModelWork;
 use meshwright_cost::estimate::{Estimate, Fits};
-use std::collections::BTreeMap;
+use meshwright_sorted::SortedMap;
 
 /// Dropped candidates that are remembered, those that hold the fewest bytes.
 const LEAST: usize = 4;
@@ -26,7 +26,7 @@ struct KeptBytes {
 /// What is known of the memory of candidates.
 #[derive(Default)]
 pub(crate) struct KnownMemory {
-    kept: BTreeMap<AlikeKept, KeptBytes>,
+    kept: SortedMap<AlikeKept, KeptBytes>,
     /// Dropped candidates with the bytes that they hold, ascending.
     least: Vec<(f64, Candidate)>,
 }

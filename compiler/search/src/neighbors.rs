@@ -5,14 +5,14 @@
 
 use crate::space::{Space, Stored, Trades};
 use crate::text::Candidate;
-use std::collections::BTreeSet;
+use meshwright_sorted::SortedSet;
 
 /// All candidates of a space that differ from one in the set of an axis, in a prime factor that another axis or the stages have, in what is
 /// stored over an axis, in what is recomputed and the number of parts, or in what is traded; more stages take more parts. None has a pipeline
 /// chosen.
-pub fn neighbors(space: &Space, of: &Candidate) -> BTreeSet<Candidate> {
+pub fn neighbors(space: &Space, of: &Candidate) -> SortedSet<Candidate> {
     let c = Candidate { pipe: None, ..of.clone() };
-    let mut all = BTreeSet::new();
+    let mut all = SortedSet::new();
     let mut add = |next: Candidate| all.extend(of_space(space, next));
     // What is not computed again takes memory, which more parts take less of.
     for parts in 0..space.parts.len() {

@@ -4,8 +4,8 @@ use crate::best_first::{FoundLayout, SearchOutcome};
 use crate::compiled::{CandidateRefusal, Subject};
 use crate::space::Space;
 use meshwright_cost::estimate::{Breakdown, Estimate};
+use meshwright_sorted::SortedMap;
 use serde::Serialize;
-use std::collections::BTreeMap;
 
 /// The report of a search.
 #[derive(Clone, Debug, Serialize)]
@@ -109,7 +109,7 @@ pub struct SearchRow {
     /// Whether it can run: the compiler may refuse stages, whose times are those of a Plan without them.
     pub runnable: bool,
     /// Seconds by which it is slower than the best, by part; negative where it is faster.
-    pub loses: BTreeMap<String, f64>,
+    pub loses: SortedMap<String, f64>,
     /// The median of measured steps.
     pub measured_ms: Option<f64>,
     /// Its estimate.
@@ -224,7 +224,7 @@ fn rejected(space: &Space, outcome: &SearchOutcome, all: u64, proven: bool) -> R
     RejectedReport { conflict, gather, memory, bound }
 }
 
-fn loses(of: &Breakdown, best: &Breakdown) -> BTreeMap<String, f64> {
+fn loses(of: &Breakdown, best: &Breakdown) -> SortedMap<String, f64> {
     let all = parts(of).into_iter().zip(parts(best));
     let changed = all.map(|((name, a), (_, b))| (name.to_string(), a - b)).filter(|(_, s)| *s != 0.0);
     changed.collect()

@@ -3,7 +3,7 @@
 use meshwright_cost::step::DeviceRates;
 use meshwright_cost::work::{KernelWork, Product};
 use meshwright_plan::{Dim, Plan, Prim, Step};
-use std::collections::BTreeMap;
+use meshwright_sorted::SortedMap;
 use std::sync::{Mutex, PoisonError};
 
 /// A set of families of dims. Those beyond the last bit share it, which only makes more dims count as related.
@@ -113,7 +113,7 @@ pub struct ShapeTable {
     examples: Families,
     parts: Vec<u64>,
     products: Vec<ShapedProduct>,
-    known: Mutex<BTreeMap<SplitProduct, f64>>,
+    known: Mutex<SortedMap<SplitProduct, f64>>,
 }
 
 impl ShapeTable {

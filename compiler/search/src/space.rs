@@ -7,7 +7,7 @@ use meshwright_core::{Program, StepGraph};
 use meshwright_cost::pipe::Pipe;
 use meshwright_plan::Dim;
 use meshwright_plan::actions::PipelineSchedule;
-use std::collections::{BTreeMap, BTreeSet};
+use meshwright_sorted::{SortedMap, SortedSet};
 
 /// Most axes of a mesh.
 pub const MOST_AXES: usize = 3;
@@ -39,7 +39,7 @@ pub struct FixedRules {
     /// Axes that they name.
     pub axes: Vec<String>,
     /// Dims with a rule for all values.
-    pub dims: BTreeSet<String>,
+    pub dims: SortedSet<String>,
     /// They have rules for optimizer states, gradients, parameters or paths.
     pub scopes: bool,
     /// The most that these split for all paths.
@@ -123,7 +123,7 @@ pub struct Space {
     pub batch: usize,
     /// Families that the kept lines may split over any axis.
     pub kept_families: Families,
-    names: BTreeMap<Dim, String>,
+    names: SortedMap<Dim, String>,
 }
 
 impl Space {
@@ -270,7 +270,7 @@ impl Space {
             return self.alike(mesh, before);
         }
         // Sets that are alike in what the number depends on are counted once.
-        let mut alike: BTreeMap<(bool, bool, bool), (u64, usize)> = BTreeMap::new();
+        let mut alike: SortedMap<(bool, bool, bool), (u64, usize)> = SortedMap::new();
         let last = before.len() + 1 == mesh.len();
         let mut total = 0u64;
         for i in self.next(mesh, before).collect::<Vec<_>>() {
@@ -341,7 +341,7 @@ fn sets(
     example: Option<Dim>,
 ) -> (Vec<AxisSet>, usize) {
     let g = &step.graph;
-    let loops: BTreeSet<Dim> = g.repeats.iter().map(|r| r.dim).collect();
+    let loops: SortedSet<Dim> = g.repeats.iter().map(|r| r.dim).collect();
     let (together, second) = (dims_together(step), second_names(g));
     let meet = |a: Dim, b: Dim| together.contains(&(a.min(b), a.max(b)));
     let wanted = |d: &Dim| {
@@ -362,7 +362,7 @@ fn sets(
         with.truncate(MOST_SETS * 8);
         all.extend(with);
     }
-    let read: BTreeSet<Dim> = step.inputs.iter().flat_map(|i| i.dims.iter().copied()).collect();
+    let read: SortedSet<Dim> = step.inputs.iter().flat_map(|i| i.dims.iter().copied()).collect();
     let set = |dims: &Vec<Dim>, free: Option<Dim>| {
         let families = work.families(dims.iter().chain(&free).copied());
         AxisSet {

@@ -4,9 +4,9 @@ use crate::space::{FixedRules, Space, Stored, Trades};
 use meshwright_core::Program;
 use meshwright_cost::pipe::Pipe;
 use meshwright_diag::{FileId, Span};
+use meshwright_sorted::SortedMap;
 use meshwright_syntax::ast::{DimPattern, LayoutKind, ReduceWhen, ScopeKind};
 use meshwright_syntax::parse_layout;
-use std::collections::BTreeMap;
 
 /// One layout of a space.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -134,7 +134,7 @@ impl Space {
 
     /// Rules for all values: dims with equal axes share a line.
     fn rules(&self, c: &Candidate, names: &[String]) -> Vec<String> {
-        let mut axes_of: BTreeMap<(bool, &str), Vec<&str>> = BTreeMap::new();
+        let mut axes_of: SortedMap<(bool, &str), Vec<&str>> = SortedMap::new();
         for (set, name) in c.sets.iter().zip(names) {
             let set = &self.sets[*set];
             let dims = set.dims.iter().map(|d| (false, *d)).chain(set.free.map(|d| (true, d)));

@@ -9,15 +9,15 @@ use meshwright_cost::step::DeviceRates;
 use meshwright_cost::work::{DeviceWork, KernelWork, ScalarFamily, WorkItem};
 use meshwright_ops::{Class, Graph, Id, Kind, Loop, Role};
 use meshwright_plan::{BufId, Dim, KernelFamily, Phase, Plan, Prim};
-use std::collections::{BTreeMap, BTreeSet};
+use meshwright_sorted::{SortedMap, SortedSet};
 
 /// Kernels on one device that is as fast as each of a mesh, summed over what may be split alike.
 #[derive(Clone, Debug, Default)]
 pub struct KernelSums {
     /// Least seconds of kernels without products, by phase and by the families of their dims.
-    pub plain: BTreeMap<(Phase, Families), f64>,
+    pub plain: SortedMap<(Phase, Families), f64>,
     /// The same of kernels of attention.
-    pub attention: BTreeMap<(Phase, Families), f64>,
+    pub attention: SortedMap<(Phase, Families), f64>,
     /// Kernels with products.
     pub products: Vec<ProductKernel>,
     /// Seconds of launches.
@@ -61,9 +61,9 @@ pub struct ModelWork {
     /// The rates that kernels are measured by.
     pub rates: Option<DeviceRates>,
     /// Bytes of parameters and of states that training keeps for them, by families; the latter with `true`.
-    pub held: BTreeMap<(bool, Families), f64>,
+    pub held: SortedMap<(bool, Families), f64>,
     /// Dims of loops along which products run.
-    pub split: BTreeSet<Dim>,
+    pub split: SortedSet<Dim>,
     /// The family of each dim: dims that an op takes for one another, by renames, windows and the like.
     family: Vec<u32>,
 }
@@ -170,7 +170,7 @@ impl ModelWork {
     pub(crate) fn whole(&self, plan: &Plan, work: &KernelWork, shrunk: Option<(Dim, f64)>) -> KernelWork {
         let Some((dim, ratio)) = shrunk else { return work.clone() };
         let examples = self.families([dim]);
-        let operands: BTreeMap<BufId, &[Dim]> = work
+        let operands: SortedMap<BufId, &[Dim]> = work
             .steps
             .iter()
             .flat_map(|s| plan.steps[*s].all())
@@ -248,7 +248,7 @@ fn families(g: &Graph) -> Vec<u32> {
         }
     }
     let roots: Vec<usize> = (0..of.len()).map(|d| root(&mut of, d)).collect();
-    let mut numbers = BTreeMap::new();
+    let mut numbers = SortedMap::new();
     for r in &roots {
         let next = numbers.len() as u32;
         numbers.entry(*r).or_insert(next);

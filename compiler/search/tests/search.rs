@@ -12,7 +12,7 @@ use meshwright_search::neighbors::neighbors;
 use meshwright_search::report::SearchReport;
 use meshwright_search::space::{FixedRules, SearchChoices, Space, Stored};
 use meshwright_search::text::{Candidate, WrittenLayout};
-use std::collections::BTreeSet;
+use meshwright_sorted::SortedSet;
 use support::{alike, bases, exhaustive, machine, program, searched, space, subject, work_of};
 
 #[test]
@@ -174,9 +174,9 @@ fn neighbors_are_candidates_and_lead_everywhere() {
     let work = work_of(&s, 4);
     let space =
         Space::of(&p, &step, &work, SearchChoices { devices: 4, pipes: true, ..SearchChoices::default() });
-    let all: BTreeSet<Candidate> = bases(&space).into_iter().flat_map(|b| alike(&space, &b)).collect();
+    let all: SortedSet<Candidate> = bases(&space).into_iter().flat_map(|b| alike(&space, &b)).collect();
     let first = all.first().unwrap().clone();
-    let (mut seen, mut left) = (BTreeSet::from([first.clone()]), vec![first]);
+    let (mut seen, mut left) = (SortedSet::from([first.clone()]), vec![first]);
     while let Some(c) = left.pop() {
         for next in neighbors(&space, &c) {
             assert!(all.contains(&next), "{next:?} of {c:?}");

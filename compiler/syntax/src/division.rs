@@ -2,7 +2,7 @@
 //! everywhere else it is a comment. Where a comment behind an operand reads like a divisor (`seq // 4`), the
 //! text could silently mean something else than its author thinks, so it is refused.
 
-use std::collections::BTreeSet;
+use meshwright_sorted::SortedSet;
 
 use meshwright_diag::{Diagnostic, FileId, Span, codes};
 
@@ -14,7 +14,7 @@ pub(crate) fn check(file: FileId, text: &str, scan: &Scan, diagnostics: &mut Vec
     if scan.comments.is_empty() {
         return;
     }
-    let mut declared = BTreeSet::new();
+    let mut declared = SortedSet::new();
     for pair in scan.tokens.windows(2) {
         if pair[0].kind == TokenKind::Word && &scan.masked[pair[1].start..pair[1].end] == "=" {
             declared.insert(&text[pair[0].start..pair[0].end]);
@@ -51,7 +51,7 @@ pub(crate) fn check(file: FileId, text: &str, scan: &Scan, diagnostics: &mut Vec
 }
 
 /// Whether a comment is numbers and declared names joined by signs, and nothing else.
-fn reads_like_divisor(text: &str, comment: Comment, declared: &BTreeSet<&str>) -> bool {
+fn reads_like_divisor(text: &str, comment: Comment, declared: &SortedSet<&str>) -> bool {
     let body = &text[comment.start + 2..comment.end];
     let bytes = body.as_bytes();
     let (mut at, mut after_operand, mut any) = (0, false, false);

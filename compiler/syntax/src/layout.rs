@@ -391,12 +391,12 @@ pub(crate) fn too_large(span: Span) -> Diagnostic {
 
 #[cfg(test)]
 mod keyword_tests {
-    use std::collections::BTreeSet;
+    use meshwright_sorted::SortedSet;
 
     #[test]
     fn the_keywords_are_those_of_the_grammar() {
         let grammar = include_str!("layout.pest").split('"').skip(1).step_by(2);
         let words = grammar.filter(|w| w.len() > 1 && w.chars().all(|c| c.is_ascii_lowercase()));
-        assert_eq!(words.collect::<BTreeSet<_>>(), super::layout_keywords().collect());
+        assert_eq!(words.collect::<SortedSet<_>>(), super::layout_keywords().collect());
     }
 }

@@ -7,9 +7,9 @@ use anstyle::{AnsiColor, Style};
 use meshwright_core::explain::{DeviceReport, Report};
 use meshwright_files::text::csv_text;
 use meshwright_plan::{CollectiveTotal, Phase};
+use meshwright_sorted::SortedMap;
 use meshwright_train::BenchResult;
 use serde::Serialize;
-use std::collections::BTreeMap;
 
 /// A model under one layout, on one mesh, with one choice of sizes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -19,7 +19,7 @@ pub(crate) struct Variant {
     /// The mesh, in the form of `--mesh`.
     pub(crate) mesh: String,
     /// The sizes in which variants differ.
-    pub(crate) dims: BTreeMap<String, usize>,
+    pub(crate) dims: SortedMap<String, usize>,
     /// Devices of the mesh.
     pub(crate) devices: usize,
     /// Number of collectives of a step.
@@ -45,7 +45,7 @@ pub(crate) struct Variant {
     pub(crate) estimate_ratio: Option<f64>,
     /// Each value's collectives.
     #[serde(skip)]
-    moved: BTreeMap<MovedValue, MovedBytes>,
+    moved: SortedMap<MovedValue, MovedBytes>,
 }
 
 /// The memory of a device beside what a variant needs.
@@ -114,9 +114,9 @@ impl Variant {
         dims: &[(String, usize)],
         report: &Report,
     ) -> Self {
-        let mut moved: BTreeMap<MovedValue, MovedBytes> = BTreeMap::new();
+        let mut moved: SortedMap<MovedValue, MovedBytes> = SortedMap::new();
         // In the order of the rows of `explain`: that of the Plan follows from where buckets are full.
-        let rows: BTreeMap<u32, usize> = report.values.iter().enumerate().map(|(i, v)| (v.id, i)).collect();
+        let rows: SortedMap<u32, usize> = report.values.iter().enumerate().map(|(i, v)| (v.id, i)).collect();
         for (c, p) in report.collectives.iter().flat_map(|c| c.parts.iter().map(move |p| (c, p))) {
             let order = rows.get(&p.id).copied().unwrap_or(0);
             let place = (p.value.clone(), c.op.clone(), c.axes.clone());

@@ -10,16 +10,16 @@ use meshwright_ops::families;
 use meshwright_ops::signature::Form;
 use meshwright_runs::catalog::{LAYOUTS, MAPS, MODELS, Shipped, find};
 use meshwright_runs::runs_below;
+use meshwright_sorted::SortedSet;
 use meshwright_train::project::standard::layers;
 use meshwright_train::{Project, ProjectOptions};
-use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::path::Path;
 
 /// Names that begin with what is typed.
 fn beginning(current: &OsStr, names: impl IntoIterator<Item = String>) -> Vec<CompletionCandidate> {
     let typed = current.to_string_lossy();
-    let names: BTreeSet<String> = names.into_iter().filter(|n| n.starts_with(&*typed)).collect();
+    let names: SortedSet<String> = names.into_iter().filter(|n| n.starts_with(&*typed)).collect();
     names.into_iter().map(CompletionCandidate::new).collect()
 }
 

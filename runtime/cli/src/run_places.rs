@@ -11,7 +11,7 @@ use meshwright_files::folder::holds_run;
 use meshwright_report::report::{ReportedRun, ThinCurve, points_each};
 use meshwright_report::results::RunRow;
 use meshwright_runs::{FoundFolders, RunSummary, at_work_in, folders_below, read_all_with};
-use std::collections::{BTreeMap, BTreeSet};
+use meshwright_sorted::{SortedMap, SortedSet};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -53,7 +53,7 @@ pub(crate) fn places_in(
     empty: &mut dyn FnMut(&Path) -> Checked<()>,
 ) -> Checked<Vec<RunPlace>> {
     let real = |p: &Path| p.canonicalize().unwrap_or_else(|_| p.into());
-    let mut seen = BTreeSet::new();
+    let mut seen = SortedSet::new();
     let mut all = Vec::new();
     for path in paths {
         let FoundFolders { found, unread } = folders_below(path, |f| holds_run(f) || holds_sweep(f))?;
@@ -67,7 +67,7 @@ pub(crate) fn places_in(
         all.extend(found.into_iter().filter(|f| seen.insert(real(f))).map(place));
     }
     // A sweep lists its own runs.
-    let mut of_sweeps = BTreeSet::new();
+    let mut of_sweeps = SortedSet::new();
     for place in &all {
         if let RunPlace::Sweep { dir, all, .. } = place {
             let dir = real(dir);
@@ -163,7 +163,7 @@ impl FoundRuns {
 
 /// Runs that were read before: an unchanged run is not read again.
 #[derive(Default)]
-pub(crate) struct ReadRuns(BTreeMap<PathBuf, (Stamp, Checked<(RunSummary, ThinCurve)>)>);
+pub(crate) struct ReadRuns(SortedMap<PathBuf, (Stamp, Checked<(RunSummary, ThinCurve)>)>);
 
 /// By which a change is seen: length and time of the files that a summary is made of, and whether a process is at work.
 #[derive(Clone, Debug, PartialEq)]

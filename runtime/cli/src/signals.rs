@@ -5,10 +5,10 @@
 //! unresponsive does not wait for the end of its step, but says where it is.
 
 use crate::stop::INTERRUPTED;
+use meshwright_sorted::SortedSet;
 use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::iterator::Signals;
-use std::collections::BTreeSet;
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -37,7 +37,7 @@ pub(crate) fn draws_a_bar() {
 }
 
 /// Processes that this one has started, and that end with it.
-static STARTED: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
+static STARTED: Mutex<SortedSet<u32>> = Mutex::new(SortedSet::new());
 
 /// From here on a process ends where a second Ctrl-C ends this one.
 pub(crate) fn started(pid: u32) {

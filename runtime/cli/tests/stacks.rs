@@ -1,7 +1,7 @@
 //! Parts of a stack: what a `train` block and `--init-map` say of some iterations of a loop is what they would say of a loop of its own.
 
 use crate::support::{self, data, events, folder, run_in as run, steps};
-use std::collections::BTreeMap;
+use meshwright_sorted::SortedMap;
 use std::path::{Path, PathBuf};
 
 /// Six layers in one loop.
@@ -42,7 +42,7 @@ fn write(at: &Path, name: &str, model: &str, train: &str) {
 }
 
 /// The tensors of a run's newest checkpoint, `f64` of all of them.
-fn tensors(at: &Path, name: &str) -> BTreeMap<String, (Vec<usize>, Vec<f64>)> {
+fn tensors(at: &Path, name: &str) -> SortedMap<String, (Vec<usize>, Vec<f64>)> {
     let read = meshwright_train::read_checkpoint(&at.join(name), meshwright_runs::checkpoint::Which::Newest)
         .unwrap();
     let all = read.checkpoint.whole().unwrap();

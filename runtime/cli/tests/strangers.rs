@@ -1,7 +1,7 @@
 //! What comes from strangers: folders of runs with links in them, files of sweeps, and names that would steer a terminal.
 
 use crate::support::{self, MODEL, command, file, prepared, run_in as run, said};
-use std::collections::BTreeMap;
+use meshwright_sorted::SortedMap;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
@@ -13,8 +13,8 @@ fn trained(at: &Path, folder: &str, more: &[&str]) {
 }
 
 /// All files below a folder, with what they hold.
-fn content(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
-    let mut all = BTreeMap::new();
+fn content(folder: &Path) -> SortedMap<PathBuf, Vec<u8>> {
+    let mut all = SortedMap::new();
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         match path.is_dir() {

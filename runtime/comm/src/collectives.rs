@@ -4,9 +4,9 @@ use crate::{
     Buf, BufMut, Call, CallName, CollectiveKind, CommError, Group, Part, Slot, Started, Tag, Transport, wire,
 };
 use meshwright_plan::Monoid;
+use meshwright_sorted::SortedMap;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// All collectives, for every [`Transport`] (also `dyn`). Counts are elements. All of them end with [`CommError`] where
@@ -163,7 +163,7 @@ pub trait Collectives: Transport {
     /// that differ.
     fn agree(&mut self, group: &Group, tag: &Tag, bytes: &[u8]) -> Result<(), CommError> {
         let all = self.gather_bytes(group, tag, bytes)?;
-        let mut holders: BTreeMap<&[u8], Vec<usize>> = BTreeMap::new();
+        let mut holders: SortedMap<&[u8], Vec<usize>> = SortedMap::new();
         for (rank, bytes) in group.ranks().iter().zip(&all) {
             holders.entry(bytes).or_default().push(*rank);
         }

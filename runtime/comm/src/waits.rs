@@ -1,7 +1,7 @@
 //! Which rank blocks all others, where ranks wait for each other.
 
 use crate::Missing;
-use std::collections::BTreeSet;
+use meshwright_sorted::SortedSet;
 
 /// Of the ranks that somebody waits for, and those that these wait for in turn, the ones that wait for nobody: they block all
 /// others. Where all wait in a circle, those whose last call has the lowest number. `waits_for` gives the ranks that a rank
@@ -11,7 +11,7 @@ pub fn blocking(
     waits_for: impl Fn(usize) -> Vec<usize>,
     describe: impl Fn(usize) -> Missing,
 ) -> Vec<Missing> {
-    let (mut ahead, mut seen, mut stuck) = (missing, BTreeSet::new(), BTreeSet::new());
+    let (mut ahead, mut seen, mut stuck) = (missing, SortedSet::new(), SortedSet::new());
     while let Some(rank) = ahead.pop() {
         if !seen.insert(rank) {
             continue;

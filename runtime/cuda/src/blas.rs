@@ -31,7 +31,7 @@ use meshwright_gpu::load::Paths;
 use meshwright_gpu::products::{
     Matrix, MatrixProduct, ProductError, ProductKey, TunedProducts, WORKSPACE_BYTES, Workspace,
 };
-use std::collections::BTreeMap;
+use meshwright_sorted::SortedMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 type Server = <CudaRuntime as Runtime>::Server;
@@ -40,15 +40,15 @@ type Server = <CudaRuntime as Runtime>::Server;
 struct DeviceProducts {
     products: Mutex<TunedProducts>,
     /// Whether the library has a kernel, by key.
-    asked: Mutex<BTreeMap<ProductKey, bool>>,
+    asked: Mutex<SortedMap<ProductKey, bool>>,
     driver: Driver,
     /// The memory that kernels may use while they run, of each stream by number: on a stream they run one after the other.
-    workspaces: Mutex<BTreeMap<u64, Handle>>,
+    workspaces: Mutex<SortedMap<u64, Handle>>,
     device: DeviceId,
 }
 
 /// The library by number of the GPU, or the reason why there is none.
-static OPENED: Mutex<BTreeMap<usize, Result<Arc<DeviceProducts>, String>>> = Mutex::new(BTreeMap::new());
+static OPENED: Mutex<SortedMap<usize, Result<Arc<DeviceProducts>, String>>> = Mutex::new(SortedMap::new());
 
 /// Opens cuBLASLt for a GPU. If it cannot be opened, Burn's kernels compute the matmuls, and the result says why.
 pub(super) fn open(device: &CudaDevice, libraries: &Paths) -> Option<String> {
@@ -225,7 +225,7 @@ impl DeviceProducts {
     /// Whether the library has a kernel for a matmul. It is queried once, on the thread of the device.
     fn computes(self: &Arc<Self>, product: MatrixProduct) -> bool {
         let Ok(key) = ProductKey::of(&product, WORKSPACE_BYTES) else { return false };
-        let known = |asked: &BTreeMap<ProductKey, bool>| asked.get(&key).copied();
+        let known = |asked: &SortedMap<ProductKey, bool>| asked.get(&key).copied();
         if let Some(known) = known(&self.asked.lock().unwrap_or_else(PoisonError::into_inner)) {
             return known;
         }

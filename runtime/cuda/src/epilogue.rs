@@ -15,7 +15,7 @@ use meshwright_burn::blas::Then;
 use meshwright_device::KernelError;
 use meshwright_device::kernels::product::{BesideProduct, ProductCall};
 use meshwright_device::passes::epilogues::ProductFunction;
-use std::collections::BTreeSet;
+use meshwright_sorted::SortedSet;
 
 /// A product whose operands are there.
 struct ProductRun<'a> {
@@ -28,7 +28,7 @@ struct ProductRun<'a> {
 /// The results of a matmul with its epilogue.
 pub(super) fn product(
     call: &ProductCall,
-    relu_bits: &mut BTreeSet<usize>,
+    relu_bits: &mut SortedSet<usize>,
     step: &CubeTensor,
     inputs: OwnInputs,
     outputs: &[ResultSlot<'_>],
@@ -42,7 +42,7 @@ pub(super) fn product(
 
 impl ProductRun<'_> {
     /// All in one kernel; none if cuBLASLt has none.
-    fn fused(&self, relu_bits: &mut BTreeSet<usize>, inputs: &[CubeTensor]) -> Option<Vec<CubeTensor>> {
+    fn fused(&self, relu_bits: &mut SortedSet<usize>, inputs: &[CubeTensor]) -> Option<Vec<CubeTensor>> {
         let CubeDevice::Cuda(gpu) = &self.step.device else { return None };
         let [left, right, rest @ ..] = inputs else { return None };
         let made: Vec<CubeTensor> = self.outputs.iter().map(ResultSlot::memory).collect();

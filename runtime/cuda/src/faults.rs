@@ -15,8 +15,8 @@ use meshwright_exec::backend::{DeviceFault, FaultKind, RunPoint};
 use meshwright_exec::{HeldMemory, SilentGpu};
 use meshwright_gpu::load::Paths;
 use meshwright_gpu::monitor::GpuMonitor;
+use meshwright_sorted::SortedMap;
 use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 type CudaServer = <CudaRuntime as Runtime>::Server;
@@ -40,7 +40,7 @@ struct Failed {
 }
 
 /// Each GPU that this process uses, by number.
-static GPUS: Mutex<BTreeMap<usize, Arc<WatchedGpu>>> = Mutex::new(BTreeMap::new());
+static GPUS: Mutex<SortedMap<usize, Arc<WatchedGpu>>> = Mutex::new(SortedMap::new());
 
 /// Begins to watch a GPU, unless it is watched already.
 pub(super) fn watch(device: &CudaDevice, libraries: &Paths) {

@@ -68,9 +68,9 @@ use meshwright_gpu::driver::Driver;
 use meshwright_gpu::load::Paths;
 use meshwright_gpu::products::TunedProducts;
 use meshwright_plan::{DType, Plan};
+use meshwright_sorted::SortedSet;
 use operands::{OwnInputs, ResultSlot};
 use std::any::Any;
-use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
@@ -166,7 +166,7 @@ struct GpuBackend {
     clock: Option<(u64, CubeTensor)>,
     arena: ArenaMemory,
     /// The steps with a `relu` whose bits the run has written.
-    relu_bits: BTreeSet<usize>,
+    relu_bits: SortedSet<usize>,
     /// Storage on the host for a collective's results.
     pool: Pool,
     note: Option<String>,
@@ -198,7 +198,7 @@ impl GpuBackend {
             records: gpu.is_some() && !libraries.launches_each,
             clock: None,
             arena: ArenaMemory::default(),
-            relu_bits: BTreeSet::new(),
+            relu_bits: SortedSet::new(),
             pool: Pool::default(),
             note: (!notes.is_empty()).then(|| notes.join("; ")),
         })

@@ -7,8 +7,8 @@ use cubecl::logging::{
     Duration, LaunchObservation, LaunchObserver, ProfileDuration, TimingMethod, TimingRequest,
 };
 use meshwright_exec::watch::{Launches, Measured, OF, watched};
+use meshwright_sorted::SortedMap;
 use std::any::Any;
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 struct Observer(Arc<Launches>);
@@ -56,7 +56,7 @@ pub(crate) fn observe(launches: &Arc<Launches>) -> Box<dyn Any + Send> {
 
 /// The name of a library with its computation, which lives as long as the process: there are few.
 pub(crate) fn name_of(library: &str, computed: &str) -> &'static str {
-    static NAMES: Mutex<BTreeMap<String, &'static str>> = Mutex::new(BTreeMap::new());
+    static NAMES: Mutex<SortedMap<String, &'static str>> = Mutex::new(SortedMap::new());
     let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
     let name = format!("{library}{OF}{computed}");
     names.entry(name.clone()).or_insert_with(|| name.leak())

@@ -1,8 +1,8 @@
 //! Counts and times of launched kernels, on devices that report them. Threads of the host have no launches.
 
+use meshwright_sorted::SortedMap;
 use serde::Serialize;
 use std::any::Any;
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -79,7 +79,7 @@ impl Launches {
     /// The kernels in descending order of time. Waits for the measurements.
     fn uses(&self) -> Vec<KernelUse> {
         let seen = std::mem::take(&mut *self.seen.lock().unwrap_or_else(PoisonError::into_inner));
-        let mut by_name: BTreeMap<Arc<str>, (u64, Duration, u64)> = BTreeMap::new();
+        let mut by_name: SortedMap<Arc<str>, (u64, Duration, u64)> = SortedMap::new();
         for name in seen.launched {
             by_name.entry(name).or_default().0 += 1;
         }
@@ -189,7 +189,7 @@ fn by_time(mut all: Vec<KernelUse>) -> Vec<KernelUse> {
 
 /// Merges names that are equal before the separator.
 fn grouped(all: impl Iterator<Item = KernelUse>) -> Vec<KernelUse> {
-    let mut groups: BTreeMap<String, KernelUse> = BTreeMap::new();
+    let mut groups: SortedMap<String, KernelUse> = SortedMap::new();
     for kernel in all {
         let (name, product) = match kernel.name.split_once(OF) {
             Some((name, product)) => (name.to_owned(), Some(product.to_owned())),

@@ -3,7 +3,8 @@
 use crate::message::Message;
 use crate::sys::{Comm, Requests, Result, Type};
 use meshwright_comm::wire;
-use std::collections::{BTreeMap, VecDeque};
+use meshwright_sorted::SortedMap;
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// Tags of a message's last, or only, part, and of those before it.
@@ -21,7 +22,7 @@ pub(super) struct ControlChannel {
     outgoing: Vec<(Requests, Arc<Vec<u8>>)>,
     incoming: VecDeque<Incoming>,
     /// What has come from each rank of a message of which more follows.
-    unfinished: BTreeMap<usize, Vec<u8>>,
+    unfinished: SortedMap<usize, Vec<u8>>,
 }
 
 /// A part that is on its way.
@@ -57,7 +58,7 @@ impl ControlChannel {
             part: limit.clamp(1, PART),
             outgoing: Vec::new(),
             incoming: VecDeque::new(),
-            unfinished: BTreeMap::new(),
+            unfinished: SortedMap::new(),
         })
     }
 

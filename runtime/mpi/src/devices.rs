@@ -19,7 +19,7 @@ use meshwright_comm::{
     Abort, AsyncCollective, Call, CallName, Collectives, CommError, Group, Missing, Tag, ThreadsTransport,
     Transport, World,
 };
-use std::collections::BTreeSet;
+use meshwright_sorted::SortedSet;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -128,7 +128,7 @@ impl Transport for DeviceTransport {
         call: Call<'_>,
     ) -> Result<Box<dyn AsyncCollective>, CommError> {
         let several = self.several.clone();
-        let processes: BTreeSet<usize> = group.ranks().iter().map(|d| several.process(*d)).collect();
+        let processes: SortedSet<usize> = group.ranks().iter().map(|d| several.process(*d)).collect();
         if processes.len() <= 1 {
             // SAFETY: the caller's promise.
             return unsafe { self.threads().post(group, tag, call) };

@@ -3,8 +3,8 @@
 use crate::sys::{Comm, ReduceOp, Type, operands};
 use meshwright_comm::fold::fold;
 use meshwright_plan::{DType, Monoid};
+use meshwright_sorted::SortedMap;
 use mpi::ffi;
-use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
 
 /// Shared state of a process's collectives.
@@ -14,7 +14,7 @@ pub(super) struct Kit {
     /// Whether floats are folded in group order.
     pub(super) deterministic: bool,
     sixteen: Type,
-    folds: BTreeMap<(Monoid, DType), ReduceOp>,
+    folds: SortedMap<(Monoid, DType), ReduceOp>,
 }
 
 /// A group's part of that state.
@@ -92,7 +92,7 @@ impl Kit {
             user_fold::<2, 0>,
             user_fold::<2, 1>,
         ];
-        let mut folds = BTreeMap::new();
+        let mut folds = SortedMap::new();
         for (key, function) in USER_FOLDS.into_iter().zip(functions) {
             folds.insert(key, ReduceOp::new(function)?);
         }

@@ -14,7 +14,7 @@ use crate::sys::Requests;
 use meshwright_comm::Layout;
 use meshwright_comm::parts::{Addresses, Division, PostedCall, starts};
 use meshwright_plan::{DType, Monoid};
-use std::collections::BTreeMap;
+use meshwright_sorted::SortedMap;
 use std::ffi::c_int;
 
 /// Most bytes of buffers of a bucket that are copied together, and reduced by one call of the library.
@@ -143,7 +143,7 @@ impl RunningCollective {
         place: &Member,
     ) -> Result<(), String> {
         let mut slices = Vec::new();
-        let mut packs: BTreeMap<DType, Vec<(MpiBuffer, usize)>> = BTreeMap::new();
+        let mut packs: SortedMap<DType, Vec<(MpiBuffer, usize)>> = SortedMap::new();
         for (extent, Addresses { source, target }) in call.buffers().filter(|(extent, _)| extent.input > 0) {
             let Some(target) = target else { unreachable!("each process gives its own memory") };
             let buffer = MpiBuffer { dtype: extent.dtype, source, target };

@@ -7,7 +7,7 @@ use crate::several::{Several, Told};
 use meshwright_comm::parts::{Addresses, Pending, PostedCall, check};
 use meshwright_comm::wire::Malformed;
 use meshwright_comm::{Abort, Group, ThreadsTransport, Transport, flush_subnormals};
-use std::collections::BTreeMap;
+use meshwright_sorted::SortedMap;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Weak};
@@ -60,7 +60,7 @@ struct Elsewhere {
 }
 
 struct Proxy {
-    devices: BTreeMap<usize, Elsewhere>,
+    devices: SortedMap<usize, Elsewhere>,
     own: Option<Arc<dyn Abort>>,
     /// Collectives with the memory that came by message.
     under_way: Vec<(Pending, Staging)>,

@@ -6,7 +6,8 @@ use crate::shared::SharedEngine;
 use crate::wait::ask;
 use meshwright_comm::parts::PostedCall;
 use meshwright_comm::{Tag, wire};
-use std::collections::{BTreeSet, VecDeque};
+use meshwright_sorted::SortedSet;
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -95,7 +96,7 @@ impl Several {
     }
 
     /// The devices of the processes that do not answer.
-    pub(super) fn unresponsive(&self, most: Duration) -> BTreeSet<usize> {
+    pub(super) fn unresponsive(&self, most: Duration) -> SortedSet<usize> {
         let asked = ask::<()>(&self.mpi, most, |_| None);
         let processes = asked.map(|world| world.unresponsive()).unwrap_or_default();
         processes.into_iter().flat_map(|p| self.processes[p].clone()).collect()

@@ -6,7 +6,7 @@ use crate::shared::SharedEngine;
 use crate::timing::{ANSWER, LAST_ANSWER};
 use meshwright_comm::parts::blocking;
 use meshwright_comm::{AsyncCollective, CommError, Missing};
-use std::collections::{BTreeMap, BTreeSet};
+use meshwright_sorted::{SortedMap, SortedSet};
 use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -205,13 +205,13 @@ pub(super) fn ask<T>(
 /// Positions of all ranks, as far as they have answered.
 pub(super) struct World {
     size: usize,
-    ranks: BTreeMap<usize, Status>,
+    ranks: SortedMap<usize, Status>,
 }
 
 impl World {
     fn since(asked: Instant, engine: &Engine) -> World {
         let answers = engine.answers.iter().filter(|(_, (at, _))| *at >= asked);
-        let mut ranks: BTreeMap<usize, Status> =
+        let mut ranks: SortedMap<usize, Status> =
             answers.map(|(rank, (_, status))| (*rank, status.clone())).collect();
         ranks.insert(engine.rank, engine.status());
         World { size: engine.size, ranks }
@@ -240,7 +240,7 @@ impl World {
         let waits = unmade.filter(|unmade| unmade.contains(&key.members)).filter_map(|unmade| unmade.first());
         let first =
             waits.flat_map(|group| self.not_come(&CollectiveId { members: group.clone(), number: 0 }));
-        first.collect::<BTreeSet<usize>>().into_iter().collect()
+        first.collect::<SortedSet<usize>>().into_iter().collect()
     }
 
     fn not_come(&self, key: &CollectiveId) -> Vec<usize> {
@@ -291,7 +291,7 @@ mod tests {
         };
         let world = |second: Status| World {
             size: 3,
-            ranks: BTreeMap::from([(0, status(&[[0, 1]])), (1, status(&[[1, 2], [0, 1]])), (2, second)]),
+            ranks: SortedMap::from([(0, status(&[[0, 1]])), (1, status(&[[1, 2], [0, 1]])), (2, second)]),
         };
         let held_up = world(Status::default());
         assert_eq!(held_up.absent(&key([0, 1])), [2]);

@@ -3,8 +3,8 @@
 use meshwright_diag::{Diagnostic, codes, nearest};
 use meshwright_files::Checked;
 use meshwright_runs::{EpochPoint, RunEstimate, RunSummary};
+use meshwright_sorted::SortedMap;
 use std::cmp::Ordering;
-use std::collections::BTreeMap;
 use std::path::Path;
 
 /// Contents of a column.
@@ -288,7 +288,7 @@ impl ResultTable {
     /// steps.
     fn compared<'a>(&mut self, rows: &'a [RunRow]) {
         let alone = |s: &RunSummary| s.costs.as_ref().is_some_and(|c| c.devices == 1);
-        let mut alone_of: BTreeMap<&str, Vec<&RunSummary>> = BTreeMap::new();
+        let mut alone_of: SortedMap<&str, Vec<&RunSummary>> = SortedMap::new();
         for s in rows.iter().filter_map(|r| r.summary.as_ref()).filter(|s| alone(s)) {
             alone_of.entry(&s.computes).or_default().push(s);
         }
@@ -335,7 +335,7 @@ impl ResultTable {
 }
 
 fn distinct(names: &mut Vec<&str>) {
-    let mut seen = std::collections::BTreeSet::new();
+    let mut seen = meshwright_sorted::SortedSet::new();
     names.retain(|n| seen.insert(*n));
 }
 

@@ -5,8 +5,8 @@ use crate::Page;
 use crate::results::{Cell, Column, ColumnKind, ResultTable, RunRow};
 use meshwright_diag::codes;
 use meshwright_runs::{RunState, RunUsage};
+use meshwright_sorted::{SortedMap, SortedSet};
 use serde_json::{Value, json};
-use std::collections::{BTreeMap, BTreeSet};
 
 /// The script of the page.
 const SCRIPT: &str = include_str!("assets/usage.js");
@@ -32,7 +32,7 @@ pub struct UsageGroup {
     /// Number of failed runs.
     pub failed: usize,
     /// The numbers of devices that they have.
-    pub devices: BTreeSet<u64>,
+    pub devices: SortedSet<u64>,
     /// Wall time of all of them; each may have gone on beside others.
     pub wall_seconds: f64,
     /// Seconds that their jobs waited in queues; none where nobody noted any. A job of several runs waited once.
@@ -86,7 +86,7 @@ impl UsedRun {
 
 /// Seconds that the jobs of some runs waited, each counted once.
 fn queued(runs: &[&UsedRun]) -> Option<f64> {
-    let mut jobs: BTreeMap<(&str, &str), f64> = BTreeMap::new();
+    let mut jobs: SortedMap<(&str, &str), f64> = SortedMap::new();
     for p in runs.iter().flat_map(|r| &r.usage.processes) {
         if let Some((job, seconds)) = p.job.as_ref().zip(p.queue_seconds) {
             let longest = jobs.entry((&job.launcher, &job.id)).or_insert(0.0);
@@ -118,7 +118,7 @@ fn group(name: String, runs: &[&UsedRun]) -> UsageGroup {
 }
 
 fn grouped(all: &[UsedRun], key: impl Fn(&UsedRun) -> String) -> Vec<UsageGroup> {
-    let mut groups: BTreeMap<String, Vec<&UsedRun>> = BTreeMap::new();
+    let mut groups: SortedMap<String, Vec<&UsedRun>> = SortedMap::new();
     for run in all {
         groups.entry(key(run)).or_default().push(run);
     }

@@ -7,8 +7,8 @@ use crate::run_dir::read_settings;
 use meshwright_diag::{Diagnostic, codes};
 use meshwright_files::Checked;
 use meshwright_files::given_paths::absolute;
+use meshwright_sorted::{SortedMap, SortedSet};
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
@@ -108,23 +108,23 @@ pub struct RunSettings {
     pub class: Option<String>,
     /// Names of the positions along dims, from the data or an import.
     #[serde(default)]
-    pub class_names: BTreeMap<String, Vec<String>>,
+    pub class_names: SortedMap<String, Vec<String>>,
     /// Examples to train on.
     pub examples: usize,
     /// Of some of these examples; see `Dataset::fingerprint`.
     pub fingerprint: String,
     /// `--set`, the last one of each name.
-    pub set: BTreeMap<String, f64>,
+    pub set: SortedMap<String, f64>,
     /// `--dim`, the last one of each name.
     #[serde(default)]
-    pub dim: BTreeMap<String, usize>,
+    pub dim: SortedMap<String, usize>,
     /// All dims.
-    pub dims: BTreeMap<String, usize>,
+    pub dims: SortedMap<String, usize>,
     /// All consts, `--preset` and `--set` applied.
-    pub consts: BTreeMap<String, f64>,
+    pub consts: SortedMap<String, f64>,
     /// Of which metrics more (`max`) or less (`min`) is better, as the model says.
     #[serde(default)]
-    pub better: BTreeMap<String, String>,
+    pub better: SortedMap<String, String>,
     /// Policies of saving, evaluation and reports.
     #[serde(default)]
     pub policies: PolicySettings,
@@ -174,9 +174,9 @@ impl RunSettings {
     }
 
     /// Settings that all processes of a run must share, by name. Each has its own number of cores and paths of files.
-    pub fn agreed(&self) -> BTreeMap<String, String> {
+    pub fn agreed(&self) -> SortedMap<String, String> {
         let option = |v: Option<String>| v.unwrap_or_else(|| "none".into());
-        let mut all: BTreeMap<String, String> = BTreeMap::from([
+        let mut all: SortedMap<String, String> = SortedMap::from([
             ("the model".into(), self.model.clone()),
             ("the precision".into(), self.precision.clone()),
             ("the mesh".into(), self.mesh.clone()),
@@ -203,7 +203,7 @@ impl RunSettings {
     pub fn resumed_as(
         &self,
         now: &RunSettings,
-        model_consts: &BTreeSet<String>,
+        model_consts: &SortedSet<String>,
     ) -> Result<Vec<String>, Vec<Diagnostic>> {
         let mut errors = Vec::new();
         let mut differs = |what: String, was: &dyn Display, is: &dyn Display, help: String| {
@@ -220,7 +220,7 @@ impl RunSettings {
             let help = format!("leave `--seed` out, or give `--seed {}`", self.seed);
             differs("the seed".into(), &self.seed, &now.seed, help);
         }
-        let names = |a: BTreeSet<&String>, b: BTreeSet<&String>| -> Vec<String> {
+        let names = |a: SortedSet<&String>, b: SortedSet<&String>| -> Vec<String> {
             a.union(&b).map(|n| n.to_string()).collect()
         };
         for name in names(self.consts.keys().collect(), now.consts.keys().collect()) {

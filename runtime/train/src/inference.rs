@@ -18,7 +18,7 @@ use meshwright_runs::checkpoint::INDEX;
 use meshwright_runs::checkpoint::{AVERAGE, Checkpoint, Loaded, Store, Which, one_only, read_file};
 use meshwright_runs::metrics;
 use meshwright_runs::run_dir::checkpoints_in;
-use std::collections::{BTreeMap, BTreeSet};
+use meshwright_sorted::{SortedMap, SortedSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -144,7 +144,7 @@ pub(crate) fn oddities(loaded: Option<&Loaded>, project: &Project) -> Vec<String
             checkpoint.place()
         ));
         let params = program.params.iter().map(|p| p.path.as_str());
-        let kept: BTreeSet<&str> = params.chain(program.states.iter().map(|s| s.path.as_str())).collect();
+        let kept: SortedSet<&str> = params.chain(program.states.iter().map(|s| s.path.as_str())).collect();
         let names = checkpoint.names();
         let left = names.iter().map(String::as_str);
         let left: Vec<&str> = left.filter(|n| !kept.contains(n.strip_suffix(AVERAGE).unwrap_or(n))).collect();
@@ -172,7 +172,7 @@ pub(crate) fn oddities(loaded: Option<&Loaded>, project: &Project) -> Vec<String
 pub(crate) fn set_of(
     project: &Project,
     options: &EvalOptions,
-    inputs: Option<&BTreeSet<&str>>,
+    inputs: Option<&SortedSet<&str>>,
 ) -> Result<Dataset, Failure> {
     let wanted = DataOptions {
         given: options.data.as_deref(),
@@ -197,7 +197,7 @@ pub(crate) fn asked(
     set: Option<&Dataset>,
     plan: Option<&Plan>,
     more: &[(&str, String)],
-) -> BTreeMap<String, String> {
+) -> SortedMap<String, String> {
     let mut asked = plan.map(common).unwrap_or_default();
     asked.insert("`--split`".into(), options.split.clone());
     let data = set.map(|set| format!("{} examples ({})", set.records(), set.fingerprint()));

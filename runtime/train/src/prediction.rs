@@ -14,7 +14,7 @@ use meshwright_diag::{Diagnostic, Sources, codes, nearest};
 use meshwright_exec::{ExampleDraws, HostData, HostTensor};
 use meshwright_ops::F64Tensor;
 use meshwright_plan::{Dim, Plan};
-use std::collections::{BTreeMap, BTreeSet};
+use meshwright_sorted::{SortedMap, SortedSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -41,7 +41,7 @@ pub struct Prediction {
     /// The outputs, in the order in which they were asked for.
     pub outputs: Vec<PredictedOutput>,
     /// Names of the positions along their dims, or of the positions that are their values.
-    pub class_names: BTreeMap<String, Vec<String>>,
+    pub class_names: SortedMap<String, Vec<String>>,
     /// The files that were written, each with the names of its outputs.
     pub written: Vec<(PathBuf, Vec<String>)>,
     /// Probable mistakes.
@@ -205,7 +205,7 @@ fn class_names(
     q: &Question,
     options: &PredictOptions,
     outputs: &[PredictedOutput],
-) -> Result<BTreeMap<String, Vec<String>>, Failure> {
+) -> Result<SortedMap<String, Vec<String>>, Failure> {
     let run = &options.eval.checkpoint;
     let recorded = || Recorded::read(run).map(|r| r.class_names()).unwrap_or_default();
     let of_run = options.eval.devices.processes.on_first("the names of classes".into(), recorded)?;
@@ -260,7 +260,7 @@ pub(crate) fn wanted(project: &Project, options: &PredictOptions) -> Result<Proj
     for name in &options.values {
         chosen.push(project.program.named_value(name)?);
     }
-    let mut names = BTreeSet::new();
+    let mut names = SortedSet::new();
     chosen.retain(|c| names.insert(c.name.clone()));
     let program = Program { outputs: chosen, ..(*project.program).clone() };
     let mut project = project.clone();

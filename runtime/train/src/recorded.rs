@@ -14,8 +14,8 @@ use meshwright_runs::catalog::MODELS;
 use meshwright_runs::policies::PolicySettings;
 use meshwright_runs::run_dir::read_texts;
 use meshwright_runs::settings::{COMMAND_LINE, RunSettings};
+use meshwright_sorted::SortedMap;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// The settings of a run with its texts. They can be sent to other processes, which need not see its folder.
@@ -24,7 +24,7 @@ pub struct Recorded {
     run: PathBuf,
     settings: RunSettings,
     /// Text of each model file, by its name.
-    models: BTreeMap<String, String>,
+    models: SortedMap<String, String>,
     layout: String,
 }
 
@@ -218,7 +218,7 @@ impl Recorded {
 
     /// Names of the positions along dims, from their data, or from the run of the same model with whose values it
     /// began.
-    pub(crate) fn class_names(&self) -> BTreeMap<String, Vec<String>> {
+    pub(crate) fn class_names(&self) -> SortedMap<String, Vec<String>> {
         let mut all = self.first().map(|first| first.settings.class_names).unwrap_or_default();
         all.extend(self.settings.class_names.clone());
         all

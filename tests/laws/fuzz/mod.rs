@@ -16,9 +16,9 @@ use meshwright_core::{OutputKind, StepGraph, StepOutput, compile, print, trainin
 use meshwright_exec::DeviceKind;
 use meshwright_ops::{F64Tensor, Graph, Id, InputOpKind, Kind};
 use meshwright_plan::{DType, Dim, Dims, Phase, Plan};
+use meshwright_sorted::{SortedMap, SortedSet};
 use program::APART;
 pub(crate) use program::Random;
-use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
@@ -33,7 +33,7 @@ const TOLERANCE: f64 = 1e-10;
 const LEAST: f64 = 1e-3;
 
 /// Values by name: outputs of each step, and parameters and moments at its end.
-pub(crate) type Trace = Vec<BTreeMap<String, (DType, F64Tensor)>>;
+pub(crate) type Trace = Vec<SortedMap<String, (DType, F64Tensor)>>;
 
 /// What became of a seed.
 enum End {
@@ -78,7 +78,7 @@ pub(crate) fn run_on(kind: DeviceKind, plan: Plan, r: &Random) -> Result<Trace, 
     let inputs = provider(inputs);
     let mut trace = Trace::new();
     for step in 1..=STEPS {
-        let mut values = BTreeMap::new();
+        let mut values = SortedMap::new();
         let out = devices.run(program, step, &inputs).map_err(text)?.outputs;
         for (name, dims) in &outputs {
             let x = out.get(name).ok_or_else(|| format!("no output `{name}`"))?;
@@ -125,7 +125,7 @@ fn meaning(step: &StepGraph, r: &Random) -> Trace {
     }
     let values = walk(g, &bound);
     let of = |id: Id| (g.ty(id).dtype, values[id.0 as usize].clone());
-    let mut out = BTreeMap::new();
+    let mut out = SortedMap::new();
     for goal in &step.outputs {
         let name = match goal.kind {
             OutputKind::Next(_) => format!("next {}", goal.name),
@@ -138,7 +138,7 @@ fn meaning(step: &StepGraph, r: &Random) -> Trace {
 
 /// Whether LAMB steps along a gradient that is zero but for rounding: it gives every step the length of its parameter, that of nothing
 /// too.
-fn steps_by_chance(first: &BTreeMap<String, (DType, F64Tensor)>, r: &Random) -> bool {
+fn steps_by_chance(first: &SortedMap<String, (DType, F64Tensor)>, r: &Random) -> bool {
     let lamb = r.program.train.as_ref().is_some_and(|t| t.optimizers.iter().any(|o| o.def.name == "lamb"));
     let mean = |p: &ParamDecl| first.get(&format!("next {}/m", p.path));
     let vanishes = |(_, m): &(DType, F64Tensor)| {
@@ -298,7 +298,7 @@ pub(crate) fn count_trials(
 ) {
     let begin = Instant::now();
     let (one, found) = (seeds.end - seeds.start == 1, if chosen() { &[] } else { found });
-    let seeds: BTreeSet<u64> = seeds.chain(found.iter().copied()).collect();
+    let seeds: SortedSet<u64> = seeds.chain(found.iter().copied()).collect();
     let (mut equal, mut refused, mut chance, mut wrong) = (0, 0, 0, Vec::new());
     let (mut with_granted, mut all_collectives, mut in_parts, mut unjust) = (0, 0, 0, Vec::new());
     for seed in seeds {

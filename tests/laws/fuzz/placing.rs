@@ -8,8 +8,8 @@ use meshwright_diag::Span;
 use meshwright_ops::{Graph, Repeat};
 use meshwright_plan::actions::PipelineSchedule;
 use meshwright_plan::{Axis, Dim, Mesh, MeshAxis};
+use meshwright_sorted::SortedSet;
 use meshwright_syntax::ast::ReduceWhen;
-use std::collections::BTreeSet;
 
 /// A layout, and whether gathers that it asks for are granted.
 pub(crate) struct Placing {
@@ -33,7 +33,7 @@ pub(crate) fn random(seed: u64, program: &Random) -> Placing {
     }
     let mesh = Mesh::new(sizes.iter().zip(["r", "s", "t"]).map(|(k, n)| (n, *k)));
     let graph = &program.program.graph;
-    let loops: BTreeSet<Dim> = graph.repeats.iter().map(|r| r.dim).collect();
+    let loops: SortedSet<Dim> = graph.repeats.iter().map(|r| r.dim).collect();
     let dims: Vec<Dim> = graph.dims.iter().map(|d| d.0).filter(|d| !loops.contains(d)).collect();
     let axes: Vec<u8> = (0..sizes.len() as u8).collect();
     let mut rules = Vec::new();

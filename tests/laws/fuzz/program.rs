@@ -10,7 +10,7 @@ use meshwright_diag::Span;
 use meshwright_ops::*;
 use meshwright_plan::random::{Distribution, Key, draw};
 use meshwright_plan::{Arithmetic, DType, Dim, Dims, Init, InputDecl, Monoid, Part, Phase, SlidingWindow};
-use std::collections::BTreeSet;
+use meshwright_sorted::SortedSet;
 
 /// A program with values for its inputs and parameters.
 pub(crate) struct Random {
@@ -523,7 +523,7 @@ impl Maker {
         self.at("", "loss");
         let mut terms = Vec::new();
         // What nothing else uses is in the loss, so that hardly anything is dead code.
-        let used: BTreeSet<Id> = self.g.nodes.iter().flat_map(|n| n.inputs.iter().copied()).collect();
+        let used: SortedSet<Id> = self.g.nodes.iter().flat_map(|n| n.inputs.iter().copied()).collect();
         let mut ends: Vec<Id> = self.pool[2..].iter().copied().filter(|x| !used.contains(x)).collect();
         ends.push(self.any());
         for x in ends {

@@ -16,7 +16,7 @@ use meshwright_core::{
 };
 use meshwright_ops::{Crossing, DynamicUpdateSlice, Graph, Id, Random, Reverse};
 use meshwright_plan::{BufId, IdVec, Operand, Plan, Prim, Step};
-use std::collections::BTreeSet;
+use meshwright_sorted::SortedSet;
 use std::sync::Arc;
 
 const LOOPS: &str = "
@@ -302,8 +302,8 @@ const TURN_FAULTS: &[Fault] = faults![
 #[test]
 fn every_wrong_turn_is_caught() {
     let staggered = planned_from("staggered", LOOPS, "a=2", "batch -> a; params: e -> a");
-    let lags: BTreeSet<u8> = staggered.plan.steps.iter().map(|s| s.lag).collect();
-    assert_eq!(lags, BTreeSet::from([0, 1, 2]), "gathers ahead, reductions behind");
+    let lags: SortedSet<u8> = staggered.plan.steps.iter().map(|s| s.lag).collect();
+    assert_eq!(lags, SortedSet::from([0, 1, 2]), "gathers ahead, reductions behind");
     let rows = TURN_FAULTS.iter().map(|fault| seeded(fault, std::slice::from_ref(&staggered)));
     judge("turns", &rows.collect::<Vec<_>>());
 }

@@ -24,8 +24,8 @@ use meshwright_core::lowering::{bucket, fuse, lifetimes, lower, overlap, verify_
 use meshwright_core::partition::Spmd;
 use meshwright_core::verify::verify;
 use meshwright_plan::{Plan, Prim};
+use meshwright_sorted::SortedMap;
 use run::{Conduct, Ended, compared, run};
-use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use subjects::Planned;
 pub(crate) use subjects::loaded;
@@ -139,10 +139,10 @@ pub(crate) struct Row {
 /// Prints a table of faults and fails where one was not caught as expected.
 pub(crate) fn judge(kind: &str, rows: &[Row]) {
     let mut wrong = Vec::new();
-    let mut total: BTreeMap<By, usize> = BTreeMap::new();
+    let mut total: SortedMap<By, usize> = SortedMap::new();
     let mut text = String::new();
     for row in rows {
-        let mut counts: BTreeMap<Option<By>, usize> = BTreeMap::new();
+        let mut counts: SortedMap<Option<By>, usize> = SortedMap::new();
         for f in &row.found {
             *counts.entry(f.as_ref().map(|f| f.0)).or_default() += 1;
         }

@@ -7,7 +7,7 @@ use meshwright_comm::{ThreadsTransport, Timeouts, Transport, World};
 use meshwright_exec::{Engine, ExecError, HostData, HostTensor};
 use meshwright_gpu::load::Paths;
 use meshwright_plan::{DType, Dim, Dims, InputDecl, Plan};
-use std::collections::BTreeMap;
+use meshwright_sorted::SortedMap;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -31,7 +31,7 @@ pub(crate) struct Block {
 type Place = Vec<(usize, usize)>;
 
 /// All that a device gives: outputs of each step, parameters and moments at the end.
-pub(crate) type Shard = BTreeMap<String, Block>;
+pub(crate) type Shard = SortedMap<String, Block>;
 
 /// How devices are run; [`Conduct::default`] as they should be.
 pub(crate) struct Conduct {
@@ -165,7 +165,7 @@ pub(crate) fn compared(alone: &Shard, devices: &[Shard]) -> Found {
         }
     }
     for name in alone.keys() {
-        let mut first: BTreeMap<Place, (usize, Vec<u64>)> = BTreeMap::new();
+        let mut first: SortedMap<Place, (usize, Vec<u64>)> = SortedMap::new();
         for (rank, shard) in devices.iter().enumerate() {
             let block = &shard[name];
             let bits: Vec<u64> = block.value.data.to_f64().iter().map(|v| v.to_bits()).collect();

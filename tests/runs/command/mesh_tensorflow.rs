@@ -7,8 +7,8 @@ use meshwright_core::Settings;
 use meshwright_core::resolve::resolve;
 use meshwright_diag::render::concise_all;
 use meshwright_diag::{Diagnostic, Sources, has_errors};
+use meshwright_sorted::SortedMap;
 use meshwright_syntax::parse_model;
-use std::collections::BTreeMap;
 
 /// What stands in place of a snippet where the language lacks something.
 const NOT_YET: &str = "[not yet](language.md#parsed-but-not-implemented)";
@@ -65,7 +65,7 @@ fn every_name_of_mesh_tensorflow_has_one_row() {
     let listed = |kind: &str| NAMES.lines().filter_map(|l| l.strip_prefix(kind)).collect::<Vec<_>>();
     let (functions, classes) = (listed("def "), listed("class "));
     assert_eq!((functions.len(), classes.len()), (149, 57));
-    let mut at: BTreeMap<&str, Vec<usize>> =
+    let mut at: SortedMap<&str, Vec<usize>> =
         functions.into_iter().chain(classes).map(|n| (n, Vec::new())).collect();
     assert_eq!(at.len(), 206, "a name is listed twice");
     let mut problems = Vec::new();

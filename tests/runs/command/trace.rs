@@ -4,9 +4,9 @@ use crate::support::{SMALL, folder, options, run};
 use meshwright_core::training_step;
 use meshwright_plan::Plan;
 use meshwright_plan::actions::{PassRun, PipelineSchedule, runs};
+use meshwright_sorted::{SortedMap, SortedSet};
 use meshwright_train::Project;
 use serde_json::Value;
-use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 /// A slice: begin and end in nanoseconds, name, category and arguments.
@@ -24,8 +24,8 @@ type Point = (String, u64, u64, u64);
 
 /// A timeline that obeys the rules: what is drawn of each rank.
 struct Timeline {
-    ranks: BTreeMap<u64, Vec<Slice>>,
-    names: BTreeMap<u64, String>,
+    ranks: SortedMap<u64, Vec<Slice>>,
+    names: SortedMap<u64, String>,
     flows: usize,
     in_flight: usize,
 }
@@ -42,8 +42,8 @@ fn nanoseconds(e: &Value, key: &str) -> u64 {
 fn read(path: &Path) -> Timeline {
     let text = std::fs::read_to_string(path).unwrap();
     let whole: Value = serde_json::from_str(&text).unwrap();
-    let (mut tracks, mut names) = (BTreeMap::<(u64, u64), Vec<Slice>>::new(), BTreeMap::new());
-    let mut points: BTreeMap<(String, String), Vec<Point>> = BTreeMap::new();
+    let (mut tracks, mut names) = (SortedMap::<(u64, u64), Vec<Slice>>::new(), SortedMap::new());
+    let mut points: SortedMap<(String, String), Vec<Point>> = SortedMap::new();
     for e in whole["traceEvents"].as_array().unwrap() {
         let text = |key: &str| e[key].as_str().unwrap_or_else(|| panic!("no `{key}`: {e}")).to_string();
         let (pid, tid) = (e["pid"].as_u64().unwrap(), e["tid"].as_u64().unwrap());
@@ -103,7 +103,7 @@ fn read(path: &Path) -> Timeline {
             other => panic!("{category} {id}: {other:?}"),
         }
     }
-    let mut ranks = BTreeMap::new();
+    let mut ranks = SortedMap::new();
     for ((pid, tid), slices) in tracks {
         assert!(names.contains_key(&pid), "process {pid} has no name");
         assert!(ranks.insert(pid, slices).is_none(), "a second track {tid} of {pid}");
@@ -190,7 +190,7 @@ fn every_collective_is_on_every_rank_in_every_step() {
             "{flights}"
         );
         for (rank, slices) in &t.ranks {
-            let numbers: BTreeSet<u64> = slices.iter().map(|s| s.args["step"].as_u64().unwrap()).collect();
+            let numbers: SortedSet<u64> = slices.iter().map(|s| s.args["step"].as_u64().unwrap()).collect();
             assert_eq!(numbers, [2, 3].into(), "rank {rank}");
             for number in numbers {
                 shows(&plan, &expected, (*rank, slices), number);

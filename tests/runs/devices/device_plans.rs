@@ -184,7 +184,7 @@ fn equal_device_plans_have_equal_hashes() {
     let plan = plan("gpt", "a=1", "batch -> a", DType::BF16).unwrap();
     let hash = |target| compile(&plan, 0, target).unwrap().hash();
     assert_eq!(hash(Target::cuda((9, 0), true)), hash(Target::cuda((9, 0), true)));
-    let all: std::collections::BTreeSet<String> = TARGETS.iter().map(|target| hash(target())).collect();
+    let all: meshwright_sorted::SortedSet<String> = TARGETS.iter().map(|target| hash(target())).collect();
     assert_eq!(all.len(), TARGETS.len());
 }
 

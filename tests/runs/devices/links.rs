@@ -10,8 +10,8 @@ use meshwright_exec::{
 };
 use meshwright_plan::Plan;
 use meshwright_plan::actions::{Pass, PassRun};
+use meshwright_sorted::{SortedMap, SortedSet};
 use meshwright_train::{Project, ProjectOptions};
-use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
@@ -67,7 +67,7 @@ fn after_two_steps(cluster: &Cluster, id: ProgramId, plan: &Plan) -> Vec<(String
 
 /// Holds the end of each call up until all of its members have posted it.
 fn meeting() -> CallWatcher {
-    type Posted = BTreeMap<(Vec<usize>, u64), usize>;
+    type Posted = SortedMap<(Vec<usize>, u64), usize>;
     let all: Arc<(Mutex<Posted>, Condvar)> = Arc::default();
     Arc::new(move |group: &Group, tag: &Tag, moment: CallMoment| {
         let (posted, changed) = &*all;
@@ -90,7 +90,7 @@ fn meeting() -> CallWatcher {
 
 /// As [`meeting`], but it holds a sender up before it posts a message, until the receiver has begun to receive it: nothing is sent ahead.
 fn begun() -> impl Fn(usize) -> CallWatcher {
-    type Begun = BTreeSet<(Vec<usize>, u64)>;
+    type Begun = SortedSet<(Vec<usize>, u64)>;
     let all: Arc<(Mutex<Begun>, Condvar)> = Arc::default();
     move |rank| {
         let all = all.clone();

@@ -4,9 +4,9 @@ use crate::support::{command, options, run, said, write_tags};
 use meshwright_core::training_step;
 use meshwright_device::target::Target;
 use meshwright_plan::Plan;
+use meshwright_sorted::SortedSet;
 use meshwright_train::{Project, ProjectOptions};
 use serde_json::Value;
-use std::collections::BTreeSet;
 
 const MIB: f64 = 1_048_576.0;
 
@@ -45,7 +45,7 @@ fn planned(args: &[&str]) -> f64 {
     let plan = plan(&ProjectOptions { preset: after("--preset"), ..o });
     // Of a pipeline a device of each stage.
     let differ = plan.device_blocks();
-    let all: u64 = differ.iter().map(|on| plan.peak_on(on, &BTreeSet::new())).sum();
+    let all: u64 = differ.iter().map(|on| plan.peak_on(on, &SortedSet::new())).sum();
     (all * (plan.mesh.devices() / differ.len()) as u64) as f64
 }
 

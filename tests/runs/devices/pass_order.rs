@@ -13,8 +13,8 @@ use meshwright_device::slot::{LaunchId, Residual};
 use meshwright_device::target::Target;
 use meshwright_device::turns::Turn;
 use meshwright_plan::Plan;
+use meshwright_sorted::{SortedMap, SortedSet};
 use meshwright_train::{Project, ProjectOptions};
-use std::collections::{BTreeMap, BTreeSet};
 
 fn plan(layout: &str) -> Plan {
     plan_of("pipe=2", layout, &[("layers", 4), ("batch", 4)])
@@ -38,7 +38,7 @@ fn edit(device: &mut DevicePlan, change: impl FnOnce(&mut Vec<Vec<Turn>>) -> Opt
         let pass = |launch: usize| of.passes.iter().flatten().position(|range| range.contains(&launch));
         // What is received ahead stays in the pass that runs meanwhile.
         let launches = &device.launches;
-        let ahead: BTreeSet<usize> =
+        let ahead: SortedSet<usize> =
             (0..of.body.len()).filter(|at| launches[of.body[*at]].receives_ahead()).collect();
         let (mut parts, mut known): (Vec<Vec<Turn>>, _) = (vec![vec![]], None);
         for turn in &of.turns {
@@ -187,7 +187,7 @@ struct Played<'p> {
     plan: &'p Plan,
     device: &'p DevicePlan,
     /// By microbatch and layer.
-    kept: BTreeMap<(usize, usize), BTreeSet<TensorId>>,
+    kept: SortedMap<(usize, usize), SortedSet<TensorId>>,
     most: usize,
 }
 
@@ -249,9 +249,9 @@ fn residuals_are_kept_of_the_microbatches_in_flight() {
             let plan = plan_of(&format!("pipe={p}"), &layout, &sizes);
             for (stage, expected) in in_flight.into_iter().enumerate() {
                 let device = compile(&plan, stage, Target::cpu()).unwrap();
-                let mut played = Played { plan: &plan, device: &device, kept: BTreeMap::new(), most: 0 };
+                let mut played = Played { plan: &plan, device: &device, kept: SortedMap::new(), most: 0 };
                 device.body.iter().for_each(|id| played.launch(*id, Iteration::default()));
-                assert!(played.kept.is_empty(), "{layout}, stage {stage}: {:?} stay", played.kept.keys());
+                assert!(played.kept.is_empty(), "{layout}, stage {stage}: {:?} stay", played.kept);
                 assert_eq!(played.most, each * expected, "{layout}, pipe={p}, stage {stage}");
             }
         }

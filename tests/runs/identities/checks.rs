@@ -7,14 +7,14 @@ use meshwright_cost::machine::Machine;
 use meshwright_cost::pipeline::StageTimes;
 use meshwright_cost::timeline::Spent;
 use meshwright_plan::actions::PipelineSchedule;
+use meshwright_sorted::SortedMap;
 use meshwright_train::ProjectOptions;
-use std::collections::BTreeMap;
 
 /// Whether an identity holds, and where it does not.
 type Held = Result<(), String>;
 
 /// Times by name.
-type Times = BTreeMap<String, f64>;
+type Times = SortedMap<String, f64>;
 
 fn near(a: f64, b: f64, tolerance: f64) -> bool {
     (a - b).abs() <= tolerance * b.abs().max(f64::MIN_POSITIVE)
@@ -70,8 +70,8 @@ pub(super) fn sums(code: Code<'_>) -> Held {
         let (sum, seconds) = (e.breakdown.sum(), e.seconds);
         held(seconds > 0.0 && seconds.is_finite(), || format!("a step of {seconds} s"))?;
         held(near(sum, seconds, 1e-12), || format!("parts of {sum} s in a step of {seconds} s"))?;
-        let mut waited: Times = BTreeMap::new();
-        let mut whole: Times = BTreeMap::new();
+        let mut waited: Times = SortedMap::new();
+        let mut whole: Times = SortedMap::new();
         for c in &e.collectives {
             let axes = c.axes.join(",");
             *waited.entry(axes.clone()).or_default() += c.exposed_seconds;
@@ -120,7 +120,7 @@ pub(super) fn monotone(code: Code<'_>, number: &MachineNumber) -> Held {
 
 /// All that is spent, by name.
 fn all_spent(s: &Spent) -> Times {
-    let mut all: Times = BTreeMap::new();
+    let mut all: Times = SortedMap::new();
     let mut put = |name: String, value: f64| *all.entry(name).or_default() = value;
     s.families.iter().for_each(|(f, s)| put(format!("{f:?}"), *s));
     s.exposed.iter().for_each(|(axes, s)| put(format!("exposed over {axes:?}"), *s));

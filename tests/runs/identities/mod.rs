@@ -22,9 +22,9 @@ use meshwright_cost::work::{DeviceWork, Loop, WorkItem};
 use meshwright_device::compile_launches;
 use meshwright_plan::actions::{PipelineSchedule, runs};
 use meshwright_plan::{DType, Plan};
+use meshwright_sorted::SortedMap;
 use meshwright_train::{Loaded, Project, ProjectOptions};
 use numbers::{NUMBERS, better};
-use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 /// A model with a preset, sizes, a layout and a mesh; empty texts for none.
@@ -100,7 +100,7 @@ pub(super) struct CompiledProgram {
 }
 
 fn compiled(options: &ProjectOptions) -> Arc<CompiledProgram> {
-    static KNOWN: Mutex<BTreeMap<String, Arc<CompiledProgram>>> = Mutex::new(BTreeMap::new());
+    static KNOWN: Mutex<SortedMap<String, Arc<CompiledProgram>>> = Mutex::new(SortedMap::new());
     let key = format!("{options:?}");
     let known = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(found) = known().get(&key) {
@@ -119,7 +119,7 @@ fn compiled(options: &ProjectOptions) -> Arc<CompiledProgram> {
 }
 
 fn estimate_of(options: &ProjectOptions, machine: &Machine) -> Result<Estimate, String> {
-    static KNOWN: Mutex<BTreeMap<String, Result<Estimate, String>>> = Mutex::new(BTreeMap::new());
+    static KNOWN: Mutex<SortedMap<String, Result<Estimate, String>>> = Mutex::new(SortedMap::new());
     let key = format!("{options:?} {machine:?}");
     let known = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(found) = known().get(&key) {

@@ -5,8 +5,8 @@ use meshwright_core::step::autodiff::gradients;
 use meshwright_core::{OutputKind, StepGraph, StepOutput};
 use meshwright_exec::{Cluster, ClusterOptions, HostData, HostTensor, LocalInput, Provider};
 use meshwright_plan::Arithmetic;
+use meshwright_sorted::SortedMap;
 use meshwright_train::Project;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// A step that gives the loss and the gradients.
@@ -27,7 +27,7 @@ fn step(project: &Project) -> StepGraph {
 /// Whole inputs that suit the declarations, in which each device finds its part.
 fn data(project: &Project) -> Provider {
     let mut numbers = Numbers(11);
-    let mut whole: BTreeMap<String, HostTensor> = BTreeMap::new();
+    let mut whole: SortedMap<String, HostTensor> = SortedMap::new();
     for (decl, _, _) in &project.program.inputs {
         let dims = &project.program.graph.dims;
         let shape = dims.shape(&decl.dims);
@@ -45,12 +45,12 @@ fn data(project: &Project) -> Provider {
 }
 
 /// The loss and the gradients by name, each row-major over its dims in one order.
-fn first_step(model: &str, mesh: &str, layout: &str) -> BTreeMap<String, Vec<f64>> {
+fn first_step(model: &str, mesh: &str, layout: &str) -> SortedMap<String, Vec<f64>> {
     let loaded = Project::load(&options(model, mesh, layout, &[]));
     let project = loaded.project.unwrap_or_else(|| panic!("{:?}", loaded.diagnostics));
     assert_eq!(project.program.float, Arithmetic::F32);
     let plan = project.compile(&step(&project), &loaded.sources).0.unwrap().plan;
-    let dims: BTreeMap<_, _> = plan.outputs.iter().map(|o| (o.name.clone(), o.dims.clone())).collect();
+    let dims: SortedMap<_, _> = plan.outputs.iter().map(|o| (o.name.clone(), o.dims.clone())).collect();
     let mut cluster =
         Cluster::threads(&project.layout.mesh, &ClusterOptions::on(meshwright_cpu::device())).unwrap();
     let id = cluster.load(Arc::new(plan)).unwrap();

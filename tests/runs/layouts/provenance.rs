@@ -4,9 +4,9 @@
 use crate::support::{options, run};
 use meshwright_core::training_step;
 use meshwright_plan::{Prim, Provenance};
+use meshwright_sorted::{SortedMap, SortedSet};
 use meshwright_train::{Project, ProjectOptions};
 use serde_json::Value;
-use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::path::Path;
 
@@ -96,9 +96,9 @@ fn every_block_has_its_own_collectives_in_the_table_and_the_json() {
         let file = written(dir.path(), blocks);
         let report: Value = serde_json::from_str(explained(&file, &["--format", "json"]).trim()).unwrap();
         let values = report["values"].as_array().unwrap();
-        let path_of: BTreeMap<u64, &str> =
+        let path_of: SortedMap<u64, &str> =
             values.iter().map(|v| (v["id"].as_u64().unwrap(), v["value"].as_str().unwrap())).collect();
-        let mut at_row: BTreeMap<(String, String, String), usize> = BTreeMap::new();
+        let mut at_row: SortedMap<(String, String, String), usize> = SortedMap::new();
         for c in report["collectives"].as_array().unwrap() {
             for part in c["parts"].as_array().unwrap() {
                 let row = path_of[&part["id"].as_u64().unwrap()];
@@ -170,7 +170,7 @@ fn plan_and_trace_call_every_step_by_its_path() {
         .iter()
         .filter(|e| e["pid"] == 0 && e["name"].as_str().unwrap().starts_with("start reduce_scatter"))
         .collect();
-    let mut ids = BTreeSet::new();
+    let mut ids = SortedSet::new();
     for k in 1..=2 {
         for (_, op, path) in OF_A_BLOCK {
             let path = in_block(k, path);

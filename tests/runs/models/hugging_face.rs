@@ -5,10 +5,10 @@ use crate::models::standard::{Given, given};
 use crate::support::{Said, root, run};
 use half::{bf16, f16};
 use meshwright_data::corpus::TextTokenizer;
+use meshwright_sorted::SortedMap;
 use safetensors::tensor::{Dtype, TensorView};
 use safetensors::{SafeTensors, serialize_to_file};
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// What the logits of an encoder and of a Llama depend on.
@@ -40,7 +40,7 @@ pub(crate) fn folder() -> PathBuf {
     root().join("tests/runs/models/hugging_face")
 }
 
-pub(crate) fn expected() -> BTreeMap<String, Given> {
+pub(crate) fn expected() -> SortedMap<String, Given> {
     given(&folder().join("expected.safetensors"))
 }
 
@@ -49,7 +49,7 @@ fn tokens() -> Value {
 }
 
 /// Tensors by name, in f32.
-pub(crate) type Tensors = BTreeMap<String, (Vec<usize>, Vec<f32>)>;
+pub(crate) type Tensors = SortedMap<String, (Vec<usize>, Vec<f32>)>;
 
 /// All tensors of a checkpoint.
 pub(crate) fn tensors(folder: &Path) -> Tensors {
@@ -88,7 +88,7 @@ pub(crate) fn changed(model: &str, to: &Path, tensors: &Tensors, settings: &[(&s
     let mut config: Value = serde_json::from_str(&config).unwrap();
     settings.iter().for_each(|(key, value)| config[*key] = value.clone());
     std::fs::write(to.join("config.json"), config.to_string()).unwrap();
-    let bytes: BTreeMap<&String, Vec<u8>> =
+    let bytes: SortedMap<&String, Vec<u8>> =
         tensors.iter().map(|(n, t)| (n, t.1.iter().flat_map(|x| x.to_le_bytes()).collect())).collect();
     let views =
         tensors.iter().map(|(n, t)| (n, TensorView::new(Dtype::F32, t.0.clone(), &bytes[n]).unwrap()));
@@ -287,7 +287,7 @@ fn names_of_older_checkpoints_and_tied_heads_are_known() {
     let json = Path::new(&from).join("tokenizer.json");
     let tokenizer: Value = serde_json::from_str(&std::fs::read_to_string(&json).unwrap()).unwrap();
     let pieces = tokenizer["model"]["vocab"].as_object().unwrap();
-    let list: BTreeMap<u64, &String> =
+    let list: SortedMap<u64, &String> =
         pieces.iter().map(|(piece, id)| (id.as_u64().unwrap(), piece)).collect();
     let lines: Vec<&str> = list.values().map(|p| p.as_str()).collect();
     std::fs::write(Path::new(&from).join("vocab.txt"), lines.join("\n")).unwrap();

@@ -5,8 +5,8 @@ use crate::models::hugging_face::{
     MODELS, Tensors, changed, config, fixture, folder, imported, off, refused, succeeded, tensors,
 };
 use crate::support::root;
+use meshwright_sorted::SortedSet;
 use serde_json::{Value, json};
-use std::collections::BTreeSet;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
@@ -321,7 +321,7 @@ fn a_refused_import_leaves_nothing() {
     std::fs::create_dir_all(&folder_in_the_way).unwrap();
     refused(&["import", "hf", &text, "--out", &shown]);
     let names = std::fs::read_dir(&run).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap());
-    let names: BTreeSet<String> = names.collect();
+    let names: SortedSet<String> = names.collect();
     assert_eq!(names.into_iter().collect::<Vec<_>>(), ["history.jsonl", "notes.txt", "rules.layout"]);
     std::fs::remove_dir(folder_in_the_way).unwrap();
     succeeded(&["import", "hf", &text, "--out", &shown]);

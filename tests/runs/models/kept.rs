@@ -186,7 +186,7 @@ fn dropout_and_batch_norm_are_the_same_under_every_layout_and_through_checkpoint
     let measured = site.eval("", "", "one", &[]);
     let states: Vec<&String> =
         one.tensors.keys().filter(|k| k.contains("average") || k.contains("variance")).collect();
-    assert_eq!(states.len(), 4, "{:?}", one.tensors.keys());
+    assert_eq!(states.len(), 4, "{:?}", one.tensors.keys().collect::<Vec<_>>());
     assert!(
         !one.tensors.keys().any(|k| k.contains("average/") || k.contains("steps/")),
         "states have no moments"

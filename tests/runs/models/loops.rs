@@ -5,8 +5,8 @@ use meshwright_core::passes::unroll::unrolled;
 use meshwright_core::{Program, StepGraph, examined_step, training_step};
 use meshwright_exec::{Cluster, ClusterOptions, HostData, HostTensor, LocalInput, Provider};
 use meshwright_plan::{Arithmetic, Phase, Plan, Prim, StepLoop};
+use meshwright_sorted::SortedMap;
 use meshwright_train::{Loaded, Project, ProjectOptions};
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 fn loaded(text: &str, mesh: &str, layout: &str) -> (Project, Loaded) {
@@ -24,7 +24,7 @@ pub(crate) fn after_steps(
     text: &str,
     (mesh, layout): (&str, &str),
     change: impl Fn(&Program) -> StepGraph,
-) -> BTreeMap<String, Vec<f64>> {
+) -> SortedMap<String, Vec<f64>> {
     let (project, loaded) = loaded(text, mesh, layout);
     let step = change(&project.program);
     let plan = project.compile(&step, &loaded.sources).0.unwrap_or_else(|| panic!("{layout}")).plan;
@@ -41,7 +41,7 @@ pub(crate) fn after_steps(
         };
         Ok(leaves.iter().map(|l| whole(l).slice(&l.ranges).unwrap()).collect())
     });
-    let mut out = BTreeMap::new();
+    let mut out = SortedMap::new();
     for step in 1..=3 {
         let losses = cluster.run(id, step, &provider).unwrap().outputs;
         out.extend(losses.into_iter().map(|(name, v)| (format!("{name} {step}"), v.data.to_f64())));
@@ -52,7 +52,7 @@ pub(crate) fn after_steps(
     out
 }
 
-pub(crate) fn same(what: &str, one: &BTreeMap<String, Vec<f64>>, other: &BTreeMap<String, Vec<f64>>) {
+pub(crate) fn same(what: &str, one: &SortedMap<String, Vec<f64>>, other: &SortedMap<String, Vec<f64>>) {
     assert_eq!(one.keys().collect::<Vec<_>>(), other.keys().collect::<Vec<_>>(), "{what}");
     for (name, values) in one {
         let far = apart(values, &other[name]);

@@ -5,24 +5,24 @@ use crate::support::{options, root};
 use meshwright_core::training_step;
 use meshwright_exec::{Cluster, ClusterOptions, HostData, HostTensor, LocalInput, Provider};
 use meshwright_plan::{Arithmetic, DType};
+use meshwright_sorted::SortedMap;
 use meshwright_train::project::standard::layers;
 use meshwright_train::{Project, ProjectOptions};
 use safetensors::{Dtype, SafeTensors};
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Tensors by what they are, `param/y.w`.
-pub(crate) type Given = BTreeMap<String, (Vec<usize>, Vec<f64>)>;
+pub(crate) type Given = SortedMap<String, (Vec<usize>, Vec<f64>)>;
 
 fn folder() -> PathBuf {
     root().join("tests/runs/pytorch")
 }
 
 /// What a file of PyTorch has, by model.
-pub(crate) fn given(file: &Path) -> BTreeMap<String, Given> {
+pub(crate) fn given(file: &Path) -> SortedMap<String, Given> {
     let bytes = std::fs::read(file).unwrap();
-    let mut out: BTreeMap<String, Given> = BTreeMap::new();
+    let mut out: SortedMap<String, Given> = SortedMap::new();
     for (key, t) in SafeTensors::deserialize(&bytes).unwrap().tensors() {
         let (model, what) = key.split_once('/').unwrap();
         let words = |data: &[u8]| data.as_chunks().0.to_vec();
@@ -39,7 +39,7 @@ pub(crate) fn given(file: &Path) -> BTreeMap<String, Given> {
 }
 
 /// The loss, and the parameters and states after a step, by the names of `given`; in `f16` with a scale at which none overflows.
-pub(crate) fn step(o: &ProjectOptions, given: &Given) -> BTreeMap<String, Vec<f64>> {
+pub(crate) fn step(o: &ProjectOptions, given: &Given) -> SortedMap<String, Vec<f64>> {
     let loaded = Project::load(o);
     let model = &o.model;
     let project = loaded.project.unwrap_or_else(|| panic!("{model}: {:?}", loaded.diagnostics));
@@ -67,12 +67,12 @@ pub(crate) fn step(o: &ProjectOptions, given: &Given) -> BTreeMap<String, Vec<f6
     }
     let inputs =
         program.inputs.iter().map(|i| (i.0.name.clone(), host(format!("input/{}", i.0.name), i.0.dtype)));
-    let whole: BTreeMap<String, HostTensor> = inputs.collect();
+    let whole: SortedMap<String, HostTensor> = inputs.collect();
     let provider: Provider = Arc::new(move |_, leaves: &[LocalInput]| {
         Ok(leaves.iter().map(|l| whole[&l.name].slice(&l.ranges).unwrap()).collect())
     });
     let report = cluster.run(id, 1, &provider).unwrap();
-    let mut out = BTreeMap::from([(
+    let mut out = SortedMap::from([(
         "loss".to_string(),
         report.outputs[&program.train.as_ref().unwrap().loss().name].data.to_f64(),
     )]);

@@ -6,8 +6,8 @@ use crate::training::text::tokenized;
 use meshwright_files::RawTensor;
 use meshwright_plan::DType;
 use meshwright_runs::metrics::{Event, StepMetrics};
+use meshwright_sorted::SortedMap;
 use meshwright_train::{Failure, Progress, Project, ProjectOptions, TrainOptions, train};
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
@@ -251,7 +251,7 @@ fn a_skipped_step_is_as_if_it_had_not_been() {
         let [mut late, early] = ["late", "at-once"].map(|run| tensors(&dir.path().join(run)));
         let count = late.remove("loss_scale/skipped_updates").map(|t| one(&t));
         assert_eq!(count, Some(skipped as f64));
-        let counts = |t: &BTreeMap<String, RawTensor>| t.contains_key("loss_scale/skipped_updates");
+        let counts = |t: &SortedMap<String, RawTensor>| t.contains_key("loss_scale/skipped_updates");
         let none = if counts(&early) { Some(0.0) } else { None };
         let mut early = early;
         assert_eq!(early.remove("loss_scale/skipped_updates").map(|t| one(&t)), none);

@@ -7,8 +7,8 @@ use meshwright_core::training_step;
 use meshwright_exec::{Cluster, ClusterOptions, HostData, HostTensor, LocalInput, Provider};
 use meshwright_plan::DType;
 use meshwright_runs::catalog::MODELS;
+use meshwright_sorted::SortedMap;
 use meshwright_train::{Project, ProjectOptions};
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 const HALVES: [DType; 2] = [DType::BF16, DType::F16];
@@ -21,7 +21,7 @@ fn tolerance(half: DType) -> f64 {
 /// Whole inputs that suit the declarations, the same in every precision.
 fn data(project: &Project) -> Provider {
     let mut numbers = Numbers(5);
-    let mut whole: BTreeMap<String, HostTensor> = BTreeMap::new();
+    let mut whole: SortedMap<String, HostTensor> = SortedMap::new();
     for (decl, ..) in &project.program.inputs {
         let dims = &project.program.graph.dims;
         let shape = dims.shape(&decl.dims);

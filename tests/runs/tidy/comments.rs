@@ -3,7 +3,7 @@
 
 use super::{files, none, read, short};
 use crate::support::root;
-use std::collections::BTreeSet;
+use meshwright_sorted::SortedSet;
 
 /// First words that open a clause in place of a noun.
 const OPENINGS: [&str; 4] = ["What", "Whether", "Where", "How"];
@@ -82,7 +82,7 @@ fn excess(text: &str) -> Option<String> {
 #[test]
 fn comments_name_things() {
     let list = read(&root().join("tests/runs/tidy/comments.txt"));
-    let mut listed: BTreeSet<&str> = list.lines().filter(|l| !l.is_empty() && !l.starts_with('#')).collect();
+    let mut listed: SortedSet<&str> = list.lines().filter(|l| !l.is_empty() && !l.starts_with('#')).collect();
     let mut problems = vec![];
     for path in files("rs") {
         let name = short(&path);

@@ -4,9 +4,9 @@
 use super::rust::{attributes, is_test, literals, parsed};
 use super::{none, read, short};
 use crate::support::root;
+use meshwright_sorted::{SortedMap, SortedSet};
 use proc_macro2::{TokenStream, TokenTree};
 use quote::ToTokens;
-use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use syn::Item;
 
@@ -110,7 +110,7 @@ fn the_places_of_an_addition_are_those_that_its_example_has() {
     let files = searched();
     for a in ADDITIONS {
         let found = places(a, &files);
-        let count: usize = found.values().map(BTreeSet::len).sum();
+        let count: usize = found.values().map(SortedSet::len).sum();
         if count > a.most {
             problems.push(format!("{}: {count} places, more than {}", a.heading, a.most));
         }
@@ -147,7 +147,7 @@ fn its_paths_exist() {
     none(missing.map(|p| format!("CONTRIBUTING.md: no `{p}`")).collect());
 }
 
-fn line(file: &str, at: &BTreeSet<String>) -> String {
+fn line(file: &str, at: &SortedSet<String>) -> String {
     let at: Vec<&str> = at.iter().map(String::as_str).collect();
     format!("{file}: {}\n", at.join(", "))
 }
@@ -195,15 +195,15 @@ fn searched() -> Vec<Searched> {
 }
 
 /// The places that name the example: for each file the items.
-fn places(a: &Addition, files: &[Searched]) -> BTreeMap<String, BTreeSet<String>> {
-    let mut out = BTreeMap::new();
+fn places(a: &Addition, files: &[Searched]) -> SortedMap<String, SortedSet<String>> {
+    let mut out = SortedMap::new();
     for f in files {
         if a.users.iter().any(|u| f.name == *u || f.name.starts_with(&format!("{u}/"))) {
             continue;
         }
         let found = match &f.content {
             _ if a.words.iter().any(|w| w.to_lowercase() == f.stem) => {
-                BTreeSet::from(["the whole file".to_string()])
+                SortedSet::from(["the whole file".to_string()])
             }
             Content::Code(code) => items(code, a.words, f.name.starts_with("runtime/cli/src/args")),
             Content::Text(text) => {
@@ -241,8 +241,8 @@ fn walk(folder: &Path, out: &mut Vec<PathBuf>) {
 }
 
 /// The items that contain one of the words as an identifier or in a text; of an `impl` its methods.
-fn items(items: &[Item], words: &[&str], help: bool) -> BTreeSet<String> {
-    let mut out = BTreeSet::new();
+fn items(items: &[Item], words: &[&str], help: bool) -> SortedSet<String> {
+    let mut out = SortedSet::new();
     for item in items.iter().filter(|i| !is_test(attributes(i))) {
         let has = |tokens: TokenStream| names(tokens, words);
         match item {

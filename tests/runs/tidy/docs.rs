@@ -8,8 +8,8 @@ use meshwright_ops::families;
 use meshwright_ops::signature::Form;
 use meshwright_runs::catalog::LIBRARY;
 use meshwright_runs::catalog::{LAYOUTS, MAPS, MODELS};
+use meshwright_sorted::SortedSet;
 use meshwright_syntax::parse_layout;
-use std::collections::BTreeSet;
 
 /// The folders of the crates, such as `compiler/diag`.
 fn crates() -> Vec<String> {
@@ -115,7 +115,7 @@ fn links_lead_somewhere() {
 #[test]
 fn commands_in_the_documentation_exist() {
     let mut problems = Vec::new();
-    let mut seen = BTreeSet::new();
+    let mut seen = SortedSet::new();
     for path in files("md") {
         for line in blocks(&read(&path)).iter().flat_map(|b| b.1.lines()) {
             let line = line.trim_start_matches("$ ").trim();
@@ -189,7 +189,7 @@ fn the_reference_names_every_op() {
     let reference = read(&root().join("docs/language.md"));
     let spans =
         reference.lines().filter(|l| !l.starts_with("```")).flat_map(|l| l.split('`').skip(1).step_by(2));
-    let words: BTreeSet<&str> =
+    let words: SortedSet<&str> =
         spans.flat_map(|s| s.split(|c: char| !c.is_alphanumeric() && c != '_')).collect();
     let written = |f: &&meshwright_ops::Family| f.signature.form == Form::Named;
     let missing = families().filter(written).filter(|f| !words.contains(f.name));
@@ -198,13 +198,13 @@ fn the_reference_names_every_op() {
 
 #[test]
 fn what_lies_in_the_folders_ships() {
-    let stems = |extension: &str, folder: &str| -> BTreeSet<String> {
+    let stems = |extension: &str, folder: &str| -> SortedSet<String> {
         let here = root().join(folder);
         let all = files(extension).into_iter().filter(|p| p.parent() == Some(&here));
         all.map(|p| p.file_stem().unwrap().to_string_lossy().into_owned()).collect()
     };
     let names = |list: &[meshwright_runs::catalog::Shipped]| {
-        list.iter().map(|s| s.name.to_string()).collect::<BTreeSet<_>>()
+        list.iter().map(|s| s.name.to_string()).collect::<SortedSet<_>>()
     };
     assert_eq!(stems("mw", "models"), names(MODELS));
     assert_eq!(stems("mw", "models/std"), names(LIBRARY));

@@ -1,7 +1,7 @@
 //! Folders of Rust files: how many one holds, and where the file of a module lies that has modules of its own.
 
 use super::{files, none, short};
-use std::collections::BTreeMap;
+use meshwright_sorted::SortedMap;
 
 /// The most Rust files of a folder whose files are of several kinds.
 const MOST_FILES: usize = 20;
@@ -18,7 +18,7 @@ const ONE_KIND: [(&str, &str); 7] = [
 
 #[test]
 fn folders_hold_few_files_or_files_of_one_kind() {
-    let mut held: BTreeMap<String, usize> = BTreeMap::new();
+    let mut held: SortedMap<String, usize> = SortedMap::new();
     for path in files("rs") {
         let folder = path.parent().map(short).unwrap_or_default();
         *held.entry(folder).or_default() += 1;

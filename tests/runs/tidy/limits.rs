@@ -2,7 +2,7 @@
 
 use super::rust::{How, Kind, SourceFile, definitions, parsed, paths, sources, sources_of};
 use super::{files, none, read, short};
-use std::collections::{BTreeMap, BTreeSet};
+use meshwright_sorted::{SortedMap, SortedSet};
 
 /// Lines of a file, without the tests in it; a file of tests has no more either.
 const MOST_LINES: usize = 600;
@@ -64,7 +64,7 @@ fn functions_are_short() {
 
 #[test]
 fn few_types_share_a_name() {
-    let mut places: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    let mut places: SortedMap<String, Vec<String>> = SortedMap::new();
     for s in sources() {
         for d in definitions(&s.items, false).into_iter().filter(|d| d.kind == Kind::Type) {
             places.entry(d.name).or_default().push(format!("{}:{}", s.name, d.line));
@@ -119,22 +119,22 @@ fn what_estimates_and_searches_has_no_files_no_clock_and_no_chance() {
 
 /// The modules of a crate: what each is called, the file that it is in, the names that it defines and imports.
 struct Modules {
-    all: BTreeMap<Vec<String>, Module>,
+    all: SortedMap<Vec<String>, Module>,
 }
 
 #[derive(Default)]
 struct Module {
     file: usize,
-    defines: BTreeSet<String>,
-    imports: BTreeMap<String, Vec<String>>,
+    defines: SortedSet<String>,
+    imports: SortedMap<String, Vec<String>>,
     globs: Vec<Vec<String>>,
     /// Words in calls of macros, which may define them.
-    named: BTreeSet<String>,
+    named: SortedSet<String>,
 }
 
 impl Modules {
     fn of(files: &[SourceFile]) -> Modules {
-        let mut all = BTreeMap::new();
+        let mut all = SortedMap::new();
         for (file, s) in files.iter().enumerate() {
             add_module(&s.items, s.module.clone(), file, &mut all);
         }
@@ -208,7 +208,7 @@ impl Modules {
     }
 }
 
-fn add_module(items: &[syn::Item], path: Vec<String>, file: usize, all: &mut BTreeMap<Vec<String>, Module>) {
+fn add_module(items: &[syn::Item], path: Vec<String>, file: usize, all: &mut SortedMap<Vec<String>, Module>) {
     let mut module = Module { file, ..Module::default() };
     for item in items {
         let name = match item {
@@ -237,7 +237,7 @@ fn add_module(items: &[syn::Item], path: Vec<String>, file: usize, all: &mut BTr
     all.insert(path, module);
 }
 
-fn words(tokens: proc_macro2::TokenStream, out: &mut BTreeSet<String>) {
+fn words(tokens: proc_macro2::TokenStream, out: &mut SortedSet<String>) {
     for token in tokens {
         match token {
             proc_macro2::TokenTree::Ident(i) => drop(out.insert(i.to_string())),
@@ -249,9 +249,9 @@ fn words(tokens: proc_macro2::TokenStream, out: &mut BTreeSet<String>) {
 
 /// For each file of a crate the files that its code needs, each with the path by which it names it first. A name that is
 /// only passed on by `pub use` makes its users need the file that defines it, not the file that passes it on.
-fn imports(files: &[SourceFile]) -> Vec<BTreeMap<usize, String>> {
+fn imports(files: &[SourceFile]) -> Vec<SortedMap<usize, String>> {
     let modules = Modules::of(files);
-    let mut out = vec![BTreeMap::new(); files.len()];
+    let mut out = vec![SortedMap::new(); files.len()];
     for (from, s) in files.iter().enumerate() {
         for p in paths(&s.items) {
             if matches!(p.how, How::Use { exported: true, .. } | How::Glob { exported: true }) {
@@ -268,8 +268,8 @@ fn imports(files: &[SourceFile]) -> Vec<BTreeMap<usize, String>> {
 }
 
 /// The files that `from` leads to.
-fn reached(from: usize, edges: &[BTreeMap<usize, String>]) -> BTreeSet<usize> {
-    let mut seen = BTreeSet::new();
+fn reached(from: usize, edges: &[SortedMap<usize, String>]) -> SortedSet<usize> {
+    let mut seen = SortedSet::new();
     let mut left: Vec<usize> = edges[from].keys().copied().collect();
     while let Some(i) = left.pop() {
         if seen.insert(i) {
@@ -285,8 +285,8 @@ fn no_files_import_each_other_in_a_circle() {
     for krate in super::rust::crates() {
         let files = sources_of(&krate);
         let edges = imports(&files);
-        let reach: Vec<BTreeSet<usize>> = (0..files.len()).map(|i| reached(i, &edges)).collect();
-        let mut told = BTreeSet::new();
+        let reach: Vec<SortedSet<usize>> = (0..files.len()).map(|i| reached(i, &edges)).collect();
+        let mut told = SortedSet::new();
         for i in 0..files.len() {
             if !reach[i].contains(&i) || !told.insert(i) {
                 continue;

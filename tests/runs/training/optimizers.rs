@@ -7,8 +7,8 @@ use crate::support::{Numbers, SMALL, SMALL_DIMS, apart, folder, options, tensors
 use meshwright_core::training_step;
 use meshwright_exec::{Cluster, ClusterOptions, HostData, HostTensor, LocalInput, Provider};
 use meshwright_plan::{Arithmetic, DType};
+use meshwright_sorted::SortedMap;
 use meshwright_train::{Project, ProjectOptions, TrainOptions, train};
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -56,7 +56,7 @@ fn input(name: &str, step: usize, n: usize) -> Vec<f64> {
 }
 
 /// Everything after all steps under a layout: parameters by name, moments as `NAME/which`.
-fn run(train: &str, mesh: &str, layout: &str) -> BTreeMap<String, Vec<f64>> {
+fn run(train: &str, mesh: &str, layout: &str) -> SortedMap<String, Vec<f64>> {
     run_in(DType::F64, Scales::default(), train, mesh, layout)
 }
 
@@ -74,7 +74,13 @@ impl Default for Scales {
 }
 
 /// The same in some arithmetic.
-fn run_in(float: DType, scales: Scales, train: &str, mesh: &str, layout: &str) -> BTreeMap<String, Vec<f64>> {
+fn run_in(
+    float: DType,
+    scales: Scales,
+    train: &str,
+    mesh: &str,
+    layout: &str,
+) -> SortedMap<String, Vec<f64>> {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("model.mw");
     std::fs::write(&file, model(train)).unwrap();
@@ -95,7 +101,7 @@ fn run_in(float: DType, scales: Scales, train: &str, mesh: &str, layout: &str) -
         cluster.set_state(name, &HostTensor::new(shape, values).unwrap()).unwrap();
     }
     for t in 1..=STEPS {
-        let whole: BTreeMap<String, HostTensor> = PARAMS
+        let whole: SortedMap<String, HostTensor> = PARAMS
             .iter()
             .map(|(name, dims)| {
                 let mut shape: Vec<usize> = vec![BATCH];
@@ -124,7 +130,7 @@ pub(crate) struct Param {
     /// Which dims are the two largest; of equal ones the one declared first in the file comes first.
     two: Option<(usize, usize)>,
     pub(crate) x: Vec<f64>,
-    pub(crate) moments: BTreeMap<&'static str, Vec<f64>>,
+    pub(crate) moments: SortedMap<&'static str, Vec<f64>>,
 }
 
 impl Param {
@@ -134,8 +140,8 @@ impl Param {
 }
 
 /// All steps by a reference: `update(param, gradient, step)`.
-fn reference(scale: f64, update: &dyn Fn(&mut Param, &[f64], f64)) -> BTreeMap<String, Vec<f64>> {
-    let mut out = BTreeMap::new();
+fn reference(scale: f64, update: &dyn Fn(&mut Param, &[f64], f64)) -> SortedMap<String, Vec<f64>> {
+    let mut out = SortedMap::new();
     for (name, dims) in PARAMS {
         let shape: Vec<usize> = dims.iter().map(|d| d.1).collect();
         let n: usize = shape.iter().product();
@@ -146,7 +152,7 @@ fn reference(scale: f64, update: &dyn Fn(&mut Param, &[f64], f64)) -> BTreeMap<S
             "thin" => Some((1, 0)),
             _ => None,
         };
-        let mut p = Param { name, shape, two, x: first_values(name, n), moments: BTreeMap::new() };
+        let mut p = Param { name, shape, two, x: first_values(name, n), moments: SortedMap::new() };
         for t in 1..=STEPS {
             let all = input(name, t, n);
             let g: Vec<f64> = (0..n)
@@ -296,7 +302,7 @@ pub(crate) fn as_the_reference(train: &str, update: &dyn Fn(&mut Param, &[f64], 
     let want = reference(1.0, update);
     for (mesh, layout) in LAYOUTS {
         let got = run(train, mesh, layout);
-        let names = |m: &BTreeMap<String, Vec<f64>>| m.keys().cloned().collect::<Vec<_>>();
+        let names = |m: &SortedMap<String, Vec<f64>>| m.keys().cloned().collect::<Vec<_>>();
         assert_eq!(names(&got), names(&want), "{train}");
         for (name, want) in &want {
             let off = apart(want, &got[name]);

@@ -4,8 +4,8 @@ use crate::lowering::LineOf;
 use crate::partition::Spmd;
 use meshwright_ops::GraphNote;
 use meshwright_plan::{Plan, Prim};
+use meshwright_sorted::{SortedMap, SortedSet};
 use serde::Serialize;
-use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 
 /// A softmax of scores that weights a sum: attention, or nearly.
@@ -67,7 +67,11 @@ pub fn attention_lines<'a>(all: impl Iterator<Item = &'a AttentionReport>) -> Ve
 }
 
 /// Notes why a device has no kernel for attention, known by step of the Plan.
-pub fn note_no_kernels<Why: Display>(all: &mut [AttentionReport], plan: &Plan, steps: &BTreeMap<usize, Why>) {
+pub fn note_no_kernels<Why: Display>(
+    all: &mut [AttentionReport],
+    plan: &Plan,
+    steps: &SortedMap<usize, Why>,
+) {
     for (step, why) in steps {
         let (origin, why) = (&plan.steps[*step].origin, why.to_string());
         for a in all.iter_mut() {
@@ -87,7 +91,7 @@ pub fn note_no_kernels<Why: Display>(all: &mut [AttentionReport], plan: &Plan, s
 /// The attention of a program, as any device sees it.
 pub fn attention(spmd: &Spmd, plan: &Plan, line_of: &LineOf) -> Vec<AttentionReport> {
     let steps = plan.steps.iter().filter(|s| matches!(s.prim, Prim::Attention { .. }));
-    let tiled: BTreeSet<&str> = steps.flat_map(|s| &s.origin).map(|o| o.path.as_str()).collect();
+    let tiled: SortedSet<&str> = steps.flat_map(|s| &s.origin).map(|o| o.path.as_str()).collect();
     let report = |n: &GraphNote| {
         let recognized = n.because.is_none();
         let tiled = recognized && tiled.contains(&*n.value);

@@ -19,8 +19,8 @@ use crate::partition::{Instr, Spmd};
 use crate::rows::Rows;
 use meshwright_ops::Id;
 use meshwright_plan::{CollectiveTotal, Dim, Extent, PeakMemory, Phase, Plan, Prim, Provenance, StepLoop};
+use meshwright_sorted::{SortedMap, SortedSet};
 use serde::Serialize;
-use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 /// A mesh axis.
@@ -282,7 +282,7 @@ pub fn explain(compiled: &Compiled, line_of: &LineOf) -> Report {
         per_device: DeviceReport {
             flops: s.flops,
             collective_bytes: s.collective_bytes,
-            memory: plan.peak_memory(&BTreeSet::new()),
+            memory: plan.peak_memory(&SortedSet::new()),
         },
     }
 }
@@ -310,7 +310,7 @@ fn loops(plan: &Plan) -> Vec<LoopReport> {
 /// finished gradients, optimizer states and next values of parameters; and whatever else a collective moves.
 fn values(spmd: &Spmd, rows: &Rows, collectives: &[CollectiveReport], line_of: &LineOf) -> Vec<ValueReport> {
     let g = &spmd.step.graph;
-    let moved: BTreeSet<u32> = collectives.iter().flat_map(|c| &c.parts).map(|p| p.id).collect();
+    let moved: SortedSet<u32> = collectives.iter().flat_map(|c| &c.parts).map(|p| p.id).collect();
     let innermost = innermost(spmd.instrs.len(), spmd.loops.iter().map(|l| l.body.clone()));
     let mut out = Vec::new();
     for (i, instr) in spmd.instrs.iter().enumerate() {
@@ -341,7 +341,7 @@ fn values(spmd: &Spmd, rows: &Rows, collectives: &[CollectiveReport], line_of: &
 
 /// The lag of most of what a loop computes.
 fn usual_lag(plan: &Plan, computes: &[usize], l: &StepLoop) -> i16 {
-    let mut counts: BTreeMap<u8, usize> = BTreeMap::new();
+    let mut counts: SortedMap<u8, usize> = SortedMap::new();
     let [from, to] = [l.begin, l.end].map(|step| computes.partition_point(|i| *i < step));
     computes[from..to].iter().for_each(|i| *counts.entry(plan.steps[*i].lag).or_default() += 1);
     counts.into_iter().max_by_key(|(_, count)| *count).map_or(0, |(lag, _)| lag.into())
@@ -352,7 +352,7 @@ fn collectives(spmd: &Spmd, rows: &Rows, plan: &Plan) -> Vec<CollectiveReport> {
     let mut out = Vec::new();
     let steps = || plan.steps.iter().enumerate();
     let waits = steps().filter(|(_, s)| matches!(s.prim, Prim::Wait));
-    let waits: BTreeMap<u32, usize> = waits.filter_map(|(i, s)| Some((s.async_id?, i))).collect();
+    let waits: SortedMap<u32, usize> = waits.filter_map(|(i, s)| Some((s.async_id?, i))).collect();
     let computes: Vec<usize> = steps().filter(|(_, s)| s.computes()).map(|(i, _)| i).collect();
     let (loops, times) = (plan.loops(), plan.times());
     let place = |step: usize| computes.partition_point(|i| *i < step);
@@ -373,7 +373,7 @@ fn collectives(spmd: &Spmd, rows: &Rows, plan: &Plan) -> Vec<CollectiveReport> {
             rule: w.rule,
         };
         let parts: Vec<PartReport> = step.origin.iter().zip(&sizes).map(part).collect();
-        let mut told = BTreeSet::new();
+        let mut told = SortedSet::new();
         let reasons: Vec<&str> =
             parts.iter().map(|p| p.because.as_str()).filter(|because| told.insert(*because)).collect();
         let in_loop = innermost[start];

@@ -2,8 +2,8 @@
 
 use meshwright_plan::actions::{Pass, PassRun, makespan};
 use meshwright_plan::{DeviceBlocks, Extent, PipelinePasses, Plan, Prim, ProgramInputKind};
+use meshwright_sorted::SortedSet;
 use serde::Serialize;
-use std::collections::BTreeSet;
 
 /// A stage of a pipeline, which is all stages of a device where it has several. All figures are of a device of it in a step.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -118,7 +118,7 @@ fn stage(plan: &Plan, passes: &PipelinePasses<'_>, (at, on): (usize, &DeviceBloc
         parameter_bytes: held(ProgramInputKind::Param),
         optimizer_state_bytes: held(ProgramInputKind::OptimizerState),
         in_flight: meshwright_plan::actions::in_flight(&passes.runs[at]),
-        peak_bytes: plan.peak_on(on, &BTreeSet::new()),
+        peak_bytes: plan.peak_on(on, &SortedSet::new()),
         arena_bytes: None,
         flops,
         sends,

@@ -5,8 +5,8 @@ use crate::layout::Layout;
 use crate::passes::recompute::named;
 use crate::step::step_graph::StepGraph;
 use meshwright_plan::{CollectiveTotal, Plan, Prim, Step};
+use meshwright_sorted::{SortedMap, SortedSet};
 use serde::Serialize;
-use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Most values of all compilations without a path together. Beyond, all paths are reported together.
@@ -45,13 +45,13 @@ pub fn recomputed(
     compile: impl Fn(&Layout) -> Option<Compiled>,
 ) -> Vec<RecomputeReport> {
     let named = named(&step.graph, &layout.recompute);
-    let alone: BTreeSet<usize> = named.values().filter(|by| by.len() == 1).map(|by| by[0]).collect();
-    let without = |paths: &BTreeSet<&Arc<str>>| {
+    let alone: SortedSet<usize> = named.values().filter(|by| by.len() == 1).map(|by| by[0]).collect();
+    let without = |paths: &SortedSet<&Arc<str>>| {
         let mut less = layout.clone();
         less.recompute.retain(|p| !paths.contains(p));
         compile(&less)
     };
-    let mut seen = BTreeSet::new();
+    let mut seen = SortedSet::new();
     let distinct = layout.recompute.iter().enumerate().filter(|(_, p)| seen.insert(*p));
     let together = alone.len().saturating_mul(step.graph.nodes.len()) > MOST_VALUES && alone.len() > 1;
     let (several, each): (Vec<_>, Vec<_>) = distinct.partition(|(i, _)| together && alone.contains(i));
@@ -62,7 +62,7 @@ pub fn recomputed(
         out.extend(without(&of).map(|less| difference(paths, with, &less)));
     }
     out.extend(each.into_iter().filter_map(|(i, path)| match alone.contains(&i) {
-        true => Some(difference(path.to_string(), with, &without(&BTreeSet::from([path]))?)),
+        true => Some(difference(path.to_string(), with, &without(&SortedSet::from([path]))?)),
         false => Some(RecomputeReport { path: path.to_string(), ..RecomputeReport::default() }),
     }));
     out
@@ -71,7 +71,7 @@ pub fn recomputed(
 fn difference(path: String, with: &Compiled, without: &Compiled) -> RecomputeReport {
     let (more, less) = (&with.plan, &without.plan);
     let counts = |plan: &Plan| {
-        let mut ops: BTreeMap<&'static str, u64> = BTreeMap::new();
+        let mut ops: SortedMap<&'static str, u64> = SortedMap::new();
         let computes = |s: &Step| s.computes() && !matches!(s.prim, Prim::Repeat { .. } | Prim::EndRepeat);
         for (step, times) in plan.steps.iter().zip(plan.times()).filter(|(s, _)| computes(s)) {
             *ops.entry(step.name()).or_default() += times;

@@ -5,18 +5,18 @@ use crate::layout::{Layout, Rulebook, assign};
 use crate::partition::Instr;
 use crate::rows::Rows;
 use meshwright_diag::Span;
-use std::collections::{BTreeMap, BTreeSet};
+use meshwright_sorted::{SortedMap, SortedSet};
 
 /// The paths of the values that each rule splits, in the order of the program, by the place of the rule. A value that is split since
 /// others are has no rule that splits it.
-pub fn split_by_rules(layout: &Layout, compiled: &Compiled) -> BTreeMap<Span, Vec<String>> {
+pub fn split_by_rules(layout: &Layout, compiled: &Compiled) -> SortedMap<Span, Vec<String>> {
     let spmd = &compiled.spmd;
     let g = &spmd.step.graph;
     let rows = Rows::of(spmd);
     let layout = layout.effective();
     let book = Rulebook::new(&layout);
-    let mut out: BTreeMap<Span, Vec<String>> = BTreeMap::new();
-    let mut told = BTreeSet::new();
+    let mut out: SortedMap<Span, Vec<String>> = SortedMap::new();
+    let mut told = SortedSet::new();
     for instr in spmd.instrs.iter().filter(|i| !matches!(i, Instr::Reshard { .. })) {
         let copy = spmd.copy(instr.out());
         let Some(path) = rows.path(copy.value) else { continue };

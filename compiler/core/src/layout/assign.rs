@@ -5,10 +5,10 @@ use crate::resolve::{PatternIndex, matches};
 use meshwright_diag::{Diagnostic, MAX_REPORTED, Span, codes};
 use meshwright_ops::{Class, Graph, Id};
 use meshwright_plan::{Axis, Dim, Dims, Placement, Splits};
+use meshwright_sorted::{SortedMap, SortedSet};
 use meshwright_syntax::ast::ScopeKind;
 use std::borrow::Cow;
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet};
 
 /// Axes of each dim, with the rule that gave each axis.
 #[derive(Clone, Debug, Default)]
@@ -16,7 +16,7 @@ pub struct Assigned {
     /// Axes of each dim, major first.
     pub splits: Splits,
     /// The rule (position in [`Layout::rules`]) by which each axis is used.
-    pub by: BTreeMap<Axis, usize>,
+    pub by: SortedMap<Axis, usize>,
     /// Pairs of strict rules that want one axis: the one that has it, the one that does not, and the axis.
     pub conflicts: Vec<(usize, usize, Axis)>,
     /// Rules that yielded an axis to another: the yielding one, the other, the axis.
@@ -35,14 +35,14 @@ impl Assigned {
 }
 
 /// The rules of one scope, by the dim that they speak of.
-type Level = BTreeMap<RuleDim, Vec<usize>>;
+type Level = SortedMap<RuleDim, Vec<usize>>;
 
 /// The rules of a layout, found by what they speak of: a program may have as many values as a layout has rules.
 #[derive(Clone, Debug)]
 pub struct Rulebook<'a> {
     layout: &'a Layout,
     /// Rules without a path, by the kind of their scope.
-    plain: BTreeMap<Option<ScopeKind>, Level>,
+    plain: SortedMap<Option<ScopeKind>, Level>,
     /// Rules with a path.
     paths: PatternIndex,
 }
@@ -50,7 +50,7 @@ pub struct Rulebook<'a> {
 impl<'a> Rulebook<'a> {
     /// Of a layout.
     pub fn new(layout: &'a Layout) -> Self {
-        let mut plain: BTreeMap<Option<ScopeKind>, Level> = BTreeMap::new();
+        let mut plain: SortedMap<Option<ScopeKind>, Level> = SortedMap::new();
         for (i, r) in layout.rules.iter().enumerate().filter(|(_, r)| r.scope.path.is_none()) {
             plain.entry(r.scope.kind).or_default().entry(r.dim).or_default().push(i);
         }
@@ -75,7 +75,7 @@ impl<'a> Rulebook<'a> {
         let mut levels: Vec<Cow<'_, Level>> = Vec::new();
         for kind in kinds.iter().map(|k| Some(*k)).chain([None]) {
             // Each glob is a scope of its own, in the order of the first rule of each.
-            let mut globs: BTreeMap<&str, usize> = BTreeMap::new();
+            let mut globs: SortedMap<&str, usize> = SortedMap::new();
             for i in on_path.iter().copied().filter(|i| rule(*i).scope.kind == kind) {
                 let at = *globs.entry(text(i)).or_insert_with(|| {
                     levels.push(Cow::Owned(Level::new()));
@@ -159,7 +159,7 @@ pub fn assign(rules: &Rulebook<'_>, class: Class, path: &str, dims: &[Dim], tabl
 /// layout with its axes of size 1, so that the legality of a layout does not depend on sizes.
 pub fn check_conflicts(layout: &Layout, graph: &Graph, live: &dyn Fn(Id) -> bool) -> Vec<Diagnostic> {
     let mut out = Vec::new();
-    let mut told: BTreeSet<(usize, usize)> = BTreeSet::new();
+    let mut told: SortedSet<(usize, usize)> = SortedSet::new();
     let rules = Rulebook::new(layout);
     for id in graph.ids().filter(|i| live(*i)) {
         if out.len() >= MAX_REPORTED {

@@ -4,15 +4,15 @@ use super::second_names::second_names;
 use crate::passes::normalize;
 use crate::step::step_graph::StepGraph;
 use meshwright_plan::Dim;
-use std::collections::BTreeSet;
+use meshwright_sorted::SortedSet;
 
 /// Pairs of dims that some value has together, the smaller one first: two rules for all values cannot split both over one axis
 /// (E0304). A second name counts as the first, whose rules it follows. It does not depend on sizes. Dims of which no pair is here may share an axis.
-pub fn dims_together(step: &StepGraph) -> BTreeSet<(Dim, Dim)> {
+pub fn dims_together(step: &StepGraph) -> SortedSet<(Dim, Dim)> {
     let live = normalize::dead_code(step).graph;
     let names = second_names(&live);
     let first = |d: &Dim| names.get(d).copied().unwrap_or(*d);
-    let types: BTreeSet<Vec<Dim>> =
+    let types: SortedSet<Vec<Dim>> =
         live.ids().map(|id| live.ty(id).dims.iter().map(first).collect()).collect();
     let pairs = types.into_iter().flat_map(|dims| {
         let pairs =

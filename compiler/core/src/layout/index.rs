@@ -3,12 +3,12 @@
 use crate::program::Program;
 use meshwright_diag::MAX_REPORTED;
 use meshwright_plan::Dim;
-use std::collections::BTreeMap;
+use meshwright_sorted::SortedMap;
 
 /// The dims of a program by name.
 pub(super) struct DimIndex<'a> {
     pub(super) program: &'a Program,
-    by_name: BTreeMap<&'a str, Dim>,
+    by_name: SortedMap<&'a str, Dim>,
 }
 
 impl<'a> DimIndex<'a> {

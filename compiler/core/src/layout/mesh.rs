@@ -2,8 +2,8 @@
 
 use meshwright_diag::{Diagnostic, MAX_REPORTED, Span, codes};
 use meshwright_plan::{Mesh, MeshAxis};
+use meshwright_sorted::{SortedMap, SortedSet};
 use meshwright_syntax::ast::{AxisDecl, LayoutFile, LayoutKind, MeshDecl, MeshOption, Name};
-use std::collections::{BTreeMap, BTreeSet};
 
 /// Most devices a mesh may have.
 const MAX_DEVICES: u64 = 1 << 20;
@@ -31,7 +31,7 @@ fn axis_names(file: &LayoutFile) -> Vec<&str> {
     if all.is_empty() {
         all = rules.flatten().collect();
     }
-    let mut seen = BTreeSet::new();
+    let mut seen = SortedSet::new();
     all.into_iter().map(|name| name.text.as_str()).filter(|name| seen.insert(*name)).collect()
 }
 
@@ -76,7 +76,7 @@ pub fn mesh_of(file: &LayoutFile, over: Option<&MeshDecl>, out: &mut Vec<Diagnos
     let decls = over.map_or_else(|| declarations(file), |m| vec![m]);
     let before = out.len();
     let mut axes: Vec<(MeshAxis, Span)> = Vec::new();
-    let mut seen: BTreeMap<&str, Span> = BTreeMap::new();
+    let mut seen: SortedMap<&str, Span> = SortedMap::new();
     for a in decls.iter().flat_map(|d| &d.axes) {
         if out.len() >= before + MAX_REPORTED {
             return None;

@@ -10,12 +10,12 @@ use crate::resolve::matches;
 use meshwright_diag::{Diagnostic, MAX_REPORTED, Outcome, Span, codes, has_errors, nearest};
 use meshwright_ops::Class;
 use meshwright_plan::{Axis, Dim, Mesh};
+use meshwright_sorted::Entry;
+use meshwright_sorted::{SortedMap, SortedSet};
 use meshwright_syntax::ast::{
     DimPattern, LayoutFile, LayoutKind, MeshOption, ReduceWhen, Rule as AstRule, ScopeKind,
 };
 use std::cmp::Reverse;
-use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// The most rules of a layout, each dim of a line counted.
@@ -71,9 +71,9 @@ pub struct Layout {
     /// Rules in order.
     pub rules: Vec<Rule>,
     /// Dims that may be gathered although no rule implies it.
-    pub gathers: BTreeSet<Dim>,
+    pub gathers: SortedSet<Dim>,
     /// Dims whose shards go around the devices where attention needs all of them, with the place in the layout.
-    pub rings: BTreeMap<Dim, Span>,
+    pub rings: SortedMap<Dim, Span>,
     /// Dims whose positions lie on the devices in another order.
     pub orders: Vec<OrderRule>,
     /// Paths of values that are computed again for the backward pass, instead of kept.
@@ -87,9 +87,9 @@ pub struct Layout {
     /// When gradients are reduced that rules split, and where the layout says so.
     pub reduce_when: Option<(ReduceWhen, Span)>,
     /// Dims of the loops of the program: `*` stands for none of them.
-    pub loops: BTreeSet<Dim>,
+    pub loops: SortedSet<Dim>,
     /// Dims that the layout has no rule for and that are others under a second name, whose rules they follow.
-    pub second_names: BTreeMap<Dim, Dim>,
+    pub second_names: SortedMap<Dim, Dim>,
     /// The loop whose iterations are stages of a pipeline.
     pub pipeline: Option<PipelineRule>,
     /// Order of microbatches in the stages.
@@ -301,7 +301,7 @@ struct Read<'a> {
     /// Dims that the model lacks, where that is no mistake.
     missing: Vec<(&'a str, Span)>,
     /// Rules that yield or are for any dim.
-    seen: BTreeSet<(Scope, RuleDim, Vec<Axis>, bool)>,
+    seen: SortedSet<(Scope, RuleDim, Vec<Axis>, bool)>,
 }
 
 fn too_many(at: Span) -> Diagnostic {
@@ -355,7 +355,7 @@ fn shortened(text: &str) -> &str {
 
 /// One note on all dims that a shared file names and this model lacks.
 fn all_missing(missing: &[(&str, Span)], program: &Program) -> Option<Diagnostic> {
-    let mut told = BTreeSet::new();
+    let mut told = SortedSet::new();
     let names: Vec<&str> = missing.iter().map(|m| m.0).filter(|n| told.insert(*n)).collect();
     let dims = if names.len() == 1 { "dim" } else { "dims" };
     let text = format!("the model `{}` has no {dims} {}", program.model, first_of(names));
@@ -483,7 +483,7 @@ fn unknown_axis(name: &str, span: Span, mesh: &Mesh, declared: Option<&Mesh>) ->
 
 /// Two strict rules of one scope for one dim. Each is compared with the first.
 fn placed_twice(layout: &Layout, out: &mut Vec<Diagnostic>) {
-    let mut firsts: BTreeMap<(&Scope, RuleDim), &Rule> = BTreeMap::new();
+    let mut firsts: SortedMap<(&Scope, RuleDim), &Rule> = SortedMap::new();
     for r in layout.rules.iter().filter(|r| !r.free && r.dim != RuleDim::Any) {
         if out.len() >= MAX_REPORTED {
             return;
@@ -530,7 +530,7 @@ pub(super) fn chain(class: Class) -> &'static [ScopeClass] {
 /// A warning for each dim that a rule splits over more devices than it has elements. That is correct, and wasteful.
 fn empty_shards(layout: &Layout, program: &Program, out: &mut Vec<Diagnostic>) {
     let dims = &program.graph.dims;
-    let mut said = BTreeSet::new();
+    let mut said = SortedSet::new();
     for rule in &layout.rules {
         let RuleDim::Dim(dim) = rule.dim else { continue };
         let (size, parts) =

@@ -2,15 +2,15 @@
 
 use meshwright_ops::{Graph, Kind, Source, union};
 use meshwright_plan::{Dim, Phase};
-use std::collections::{BTreeMap, BTreeSet};
+use meshwright_sorted::{SortedMap, SortedSet};
 
 /// Dims that a program has only between a rename to them and one back, `x[heads -> inside]` and `y[inside -> heads]`, each with its
 /// first name: nothing else makes such a dim, all renames of it are from and to one other, and no value has both.
 ///
 /// `key`, to which self-attention renames `seq`, is none: scores have both.
-pub fn second_names(g: &Graph) -> BTreeMap<Dim, Dim> {
-    let (mut made, mut met) = (BTreeSet::new(), BTreeSet::new());
-    let (mut into, mut back): (BTreeMap<Dim, BTreeSet<Dim>>, BTreeMap<Dim, BTreeSet<Dim>>) =
+pub fn second_names(g: &Graph) -> SortedMap<Dim, Dim> {
+    let (mut made, mut met) = (SortedSet::new(), SortedSet::new());
+    let (mut into, mut back): (SortedMap<Dim, SortedSet<Dim>>, SortedMap<Dim, SortedSet<Dim>>) =
         Default::default();
     for id in g.ids().filter(|id| g.node(*id).origin.phase == Phase::Forward) {
         let node = g.node(id);
@@ -27,7 +27,7 @@ pub fn second_names(g: &Graph) -> BTreeMap<Dim, Dim> {
         }
         met.insert(&node.ty.dims[..]);
     }
-    let one = |of: &BTreeMap<Dim, BTreeSet<Dim>>, d: Dim| match of.get(&d) {
+    let one = |of: &SortedMap<Dim, SortedSet<Dim>>, d: Dim| match of.get(&d) {
         Some(others) if others.len() == 1 => others.first().copied(),
         _ => None,
     };

@@ -7,11 +7,11 @@ use crate::resolve::{PathIndex, matches};
 use meshwright_diag::{Diagnostic, MAX_REPORTED, Severity, codes, nearest};
 use meshwright_ops::{InputOpKind, Kind, union};
 use meshwright_plan::Dim;
+use meshwright_sorted::{SortedMap, SortedSet};
 use meshwright_syntax::ast::{DimPattern, LayoutFile, LayoutKind, PathGlob, Rule, ScopeKind};
-use std::collections::{BTreeMap, BTreeSet};
 
 /// Dims that the values of each path have, or that the ops making them run over.
-type DimsByPath<'a> = BTreeMap<&'a str, BTreeSet<Dim>>;
+type DimsByPath<'a> = SortedMap<&'a str, SortedSet<Dim>>;
 
 /// Every rule of a layout that speaks of no value of a program: an error, in a `shared` file a note.
 pub(super) fn unmatched(file: &LayoutFile, index: &DimIndex<'_>, shared: bool, out: &mut Vec<Diagnostic>) {
@@ -27,7 +27,7 @@ pub(super) fn unmatched(file: &LayoutFile, index: &DimIndex<'_>, shared: bool, o
     }
     let (values, params) = (Spoken::new(values), Spoken::new(params));
     let (names, kept) = names_of(index.program);
-    let computed = Spoken::new(names.iter().map(|n| (n.as_str(), BTreeSet::new())).collect());
+    let computed = Spoken::new(names.iter().map(|n| (n.as_str(), SortedSet::new())).collect());
     let kept = PathIndex::new(kept);
     for item in &file.items {
         if out.len() >= MAX_REPORTED {
@@ -57,8 +57,8 @@ pub(super) fn unmatched(file: &LayoutFile, index: &DimIndex<'_>, shared: bool, o
 }
 
 /// What `recompute` may name, and what it may not: parameters and inputs.
-fn names_of(program: &Program) -> (BTreeSet<String>, BTreeSet<&str>) {
-    let (mut computed, mut kept) = (BTreeSet::new(), BTreeSet::new());
+fn names_of(program: &Program) -> (SortedSet<String>, SortedSet<&str>) {
+    let (mut computed, mut kept) = (SortedSet::new(), SortedSet::new());
     for id in program.graph.ids() {
         let node = program.graph.node(id);
         if let Some(mine) = recomputed_names(node) {
@@ -98,10 +98,10 @@ fn with_paths(d: Diagnostic, paths: &Spoken<'_>) -> Diagnostic {
 /// What rules of one kind may speak of.
 struct Spoken<'a> {
     /// The dims of each path, in the order of the paths.
-    by_path: Vec<(&'a str, BTreeSet<Dim>)>,
+    by_path: Vec<(&'a str, SortedSet<Dim>)>,
     index: PathIndex<'a>,
     /// The dims of all paths.
-    all: BTreeSet<Dim>,
+    all: SortedSet<Dim>,
 }
 
 impl<'a> Spoken<'a> {
@@ -143,7 +143,7 @@ fn check(rule: &Rule, index: &DimIndex<'_>, paths: &Spoken<'_>, out: &mut Vec<Di
         None => paths.all.contains(dim),
         Some(at) => at.iter().any(|i| paths.by_path[*i].1.contains(dim)),
     };
-    let mut told = BTreeSet::new();
+    let mut told = SortedSet::new();
     for (name, dim) in named {
         if !told.insert(dim) || has(&dim) {
             continue;
@@ -156,7 +156,7 @@ fn check(rule: &Rule, index: &DimIndex<'_>, paths: &Spoken<'_>, out: &mut Vec<Di
             None => paths.all.clone(),
             Some(at) => at.iter().flat_map(|i| &paths.by_path[*i].1).copied().collect(),
         };
-        let names: BTreeSet<&str> = there.iter().map(|d| program.graph.dims.name(*d)).collect();
+        let names: SortedSet<&str> = there.iter().map(|d| program.graph.dims.name(*d)).collect();
         let mut d = Diagnostic::error(codes::E0302, format!("no {word}{place} has the dim `{}`", name.text))
             .at(name.span, "splits nothing");
         if !names.is_empty() {
@@ -188,7 +188,7 @@ fn no_such_path(
 /// What to write in place of a name as `explain` prints it: numbers tell values of one name apart, and paths of layers have none.
 fn numbered(d: Diagnostic, glob: &PathGlob, program: &Program) -> Diagnostic {
     let d = d.note("a number as in `layers#2` is in names of values alone; rules go by the paths of layers");
-    let (mut meant, mut others) = (BTreeSet::new(), BTreeSet::new());
+    let (mut meant, mut others) = (SortedSet::new(), SortedSet::new());
     for id in program.graph.ids() {
         let node = program.graph.node(id);
         let origin = &node.origin;
@@ -214,8 +214,8 @@ fn numbered(d: Diagnostic, glob: &PathGlob, program: &Program) -> Diagnostic {
 }
 
 /// Every path, and for what lies below each layer `layer.*`.
-fn patterns(paths: &Spoken<'_>) -> BTreeSet<String> {
-    let mut out = BTreeSet::new();
+fn patterns(paths: &Spoken<'_>) -> SortedSet<String> {
+    let mut out = SortedSet::new();
     for path in paths.paths() {
         out.insert(path.to_string());
         out.extend(path.match_indices('.').map(|(i, _)| format!("{}.*", &path[..i])));

@@ -8,7 +8,7 @@
 use super::lower_repeat::addition;
 use super::per_buffer::PerBuffer;
 use meshwright_plan::{BufId, Operand, Plan, Prim, Step, StepLoop};
-use std::collections::{BTreeMap, BTreeSet};
+use meshwright_sorted::{SortedMap, SortedSet};
 
 /// A carry of a loop whose last value is added to a sum.
 struct Added {
@@ -34,8 +34,8 @@ pub(super) fn add_in_place(mut plan: Plan) -> Plan {
 }
 
 fn added(mut plan: Plan, found: &[Added]) -> Plan {
-    let mut gone = BTreeSet::new();
-    let mut added: BTreeMap<usize, [Step; 2]> = BTreeMap::new();
+    let mut gone = SortedSet::new();
+    let mut added: SortedMap<usize, [Step; 2]> = SortedMap::new();
     for each in found {
         gone.extend([each.blank, each.add]);
         carry(&mut plan, each);

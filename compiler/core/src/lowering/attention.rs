@@ -6,7 +6,7 @@
 use super::stretches::stretches;
 use meshwright_plan::expr::{BinaryFn, Scalar, UnaryFn};
 use meshwright_plan::{AttentionOperands, AttentionPart, BufId, Expr, Operand, Plan, Prim, Step};
-use std::collections::{BTreeMap, BTreeSet};
+use meshwright_sorted::{SortedMap, SortedSet};
 
 /// How many steps of attention before one are compared with it: those of one attention are near each other.
 const NEAR: usize = 8;
@@ -41,9 +41,9 @@ pub(super) fn merge(plan: &mut Plan) {
 /// reads nothing more, else in that of the last, and what reads the first behind it. None where the last one reads what others make of the first.
 fn join(steps: &mut [Option<Step>], merged: Step) -> Option<usize> {
     let last = steps.len() - 1;
-    let mut made: BTreeSet<BufId> = steps[0].iter().flat_map(|s| &s.writes).map(|o| o.buf).collect();
+    let mut made: SortedSet<BufId> = steps[0].iter().flat_map(|s| &s.writes).map(|o| o.buf).collect();
     let own = made.clone();
-    let mut after = BTreeSet::new();
+    let mut after = SortedSet::new();
     for (i, step) in steps.iter().enumerate().take(last).skip(1) {
         if let Some(step) = step.as_ref().filter(|s| s.reads.iter().any(|o| made.contains(&o.buf))) {
             made.extend(step.writes.iter().map(|o| o.buf));
@@ -74,8 +74,8 @@ fn join(steps: &mut [Option<Step>], merged: Step) -> Option<usize> {
 /// Where a step gives the sums of the weights and of the values, and these are but divided by each other, it gives the quotient.
 fn divide(plan: &Plan, steps: &mut [Option<Step>], stretch: &[usize]) {
     let kept = plan.program_inputs.iter().filter_map(|l| l.next);
-    let kept: BTreeSet<BufId> = plan.outputs.iter().map(|o| o.buf).chain(kept).collect();
-    let mut readers: BTreeMap<BufId, Vec<usize>> = BTreeMap::new();
+    let kept: SortedSet<BufId> = plan.outputs.iter().map(|o| o.buf).chain(kept).collect();
+    let mut readers: SortedMap<BufId, Vec<usize>> = SortedMap::new();
     for (i, step) in steps.iter().enumerate() {
         for o in step.iter().flat_map(|s| &s.reads) {
             readers.entry(o.buf).or_default().push(i);

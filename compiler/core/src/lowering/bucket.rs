@@ -10,7 +10,7 @@
 
 use super::stretches::in_stretches;
 use meshwright_plan::{Axis, BufId, CollectiveKind, DType, Monoid, Phase, Plan, Prim, Step};
-use std::collections::{BTreeMap, BTreeSet};
+use meshwright_sorted::{SortedMap, SortedSet};
 
 /// A bucket takes no more once it holds this many bytes: larger ones gain nothing.
 const BUCKET_BYTES: usize = 32 << 20;
@@ -41,7 +41,7 @@ struct Bucket {
     key: Key,
     at: usize,
     bytes: usize,
-    gives: BTreeSet<BufId>,
+    gives: SortedSet<BufId>,
     /// Whether a result was read, so that the bucket cannot go to a later place.
     read: bool,
     /// The place before which operands are cast: that of the bucket before, so that a gather can start while that one is used.
@@ -52,9 +52,9 @@ struct Buckets<'a> {
     plan: &'a Plan,
     steps: Vec<Option<Step>>,
     /// Casts that go in front of a place.
-    before: BTreeMap<usize, Vec<Step>>,
+    before: SortedMap<usize, Vec<Step>>,
     /// The place after which a buffer is there.
-    made: BTreeMap<BufId, usize>,
+    made: SortedMap<BufId, usize>,
     /// For each key the bytes at which a bucket is full.
     most: Vec<(Key, usize)>,
     open: Vec<Bucket>,
@@ -68,7 +68,7 @@ pub fn bucket(plan: Plan) -> Plan {
 fn straight(mut plan: Plan) -> Plan {
     let steps: Vec<Option<Step>> = plan.steps.drain(..).map(Some).collect();
     let most = most_bytes(&plan, &steps);
-    let (before, made, open) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
+    let (before, made, open) = (SortedMap::new(), SortedMap::new(), Vec::new());
     let mut buckets = Buckets { plan: &plan, steps, before, made, most, open };
     for at in 0..buckets.steps.len() {
         buckets.visit(at);
@@ -143,7 +143,7 @@ impl Buckets<'_> {
         self.open.push(Bucket { key, at, bytes, gives, read: false, casts });
     }
 
-    fn writes(&self, at: usize) -> BTreeSet<BufId> {
+    fn writes(&self, at: usize) -> SortedSet<BufId> {
         self.steps[at].iter().flat_map(|s| s.writes.iter().map(|o| o.buf)).collect()
     }
 
@@ -215,7 +215,7 @@ impl Buckets<'_> {
         let bucket = &self.open[i];
         let most = self.most(&bucket.key);
         // Descendants of its results.
-        let mut made = BTreeSet::new();
+        let mut made = SortedSet::new();
         let mut waits = Vec::new();
         for later in at..self.steps.len().min(at + NEAR) {
             if phase(&self.steps[later]) != phase(&self.steps[at]) {
@@ -281,7 +281,7 @@ fn member(plan: &Plan, step: &Step) -> Option<(Key, usize)> {
     Some((key, step.collective_bytes(plan).iter().sum()))
 }
 
-fn reads_any(step: &Option<Step>, buffers: &BTreeSet<BufId>) -> bool {
+fn reads_any(step: &Option<Step>, buffers: &SortedSet<BufId>) -> bool {
     step.as_ref().is_some_and(|s| s.reads.iter().any(|o| buffers.contains(&o.buf)))
 }
 

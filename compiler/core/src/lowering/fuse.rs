@@ -7,7 +7,7 @@
 use super::stretches::stretches;
 use meshwright_plan::expr::{BinaryFn, Reg, Scalar, UnaryFn};
 use meshwright_plan::{BufId, Dim, Expr, Extent, Operand, Plan, Prim, Step};
-use std::collections::{BTreeMap, BTreeSet};
+use meshwright_sorted::{SortedMap, SortedSet};
 
 /// Most nodes of a fused expression: its registers should stay in the first-level cache.
 const MAX_NODES: usize = 128;
@@ -32,12 +32,12 @@ const COSTLY: &[UnaryFn] = &[
 /// Fuses element-wise steps, and the steps of each attention.
 pub fn fuse(mut plan: Plan) -> Plan {
     super::attention::merge(&mut plan);
-    let kept: BTreeSet<BufId> =
+    let kept: SortedSet<BufId> =
         plan.outputs.iter().map(|o| o.buf).chain(plan.program_inputs.iter().filter_map(|l| l.next)).collect();
     let stretch = stretches(&plan.steps);
     let mut steps: Vec<Option<Step>> = plan.steps.drain(..).map(Some).collect();
-    let mut readers: BTreeMap<BufId, BTreeSet<usize>> = BTreeMap::new();
-    let mut producer: BTreeMap<BufId, usize> = BTreeMap::new();
+    let mut readers: SortedMap<BufId, SortedSet<usize>> = SortedMap::new();
+    let mut producer: SortedMap<BufId, usize> = SortedMap::new();
     for (i, s) in steps.iter().enumerate() {
         let Some(s) = s else { continue };
         for o in &s.reads {
@@ -87,9 +87,9 @@ pub fn fuse(mut plan: Plan) -> Plan {
 fn candidate(
     plan: &Plan,
     steps: &[Option<Step>],
-    readers: &BTreeMap<BufId, BTreeSet<usize>>,
-    producer: &BTreeMap<BufId, usize>,
-    kept: &BTreeSet<BufId>,
+    readers: &SortedMap<BufId, SortedSet<usize>>,
+    producer: &SortedMap<BufId, usize>,
+    kept: &SortedSet<BufId>,
     at: usize,
     stretch: &[usize],
 ) -> Option<usize> {
@@ -123,7 +123,7 @@ fn candidate(
         let order = |o: &Operand| (o.dims.clone(), plan.buffer(o.buf).extents.clone());
         if order(&o1[0]) != order(&o2[0]) {
             // The same elements in another order: nothing else may want them in theirs.
-            let elements = |o: &Operand| -> BTreeMap<Dim, Extent> {
+            let elements = |o: &Operand| -> SortedMap<Dim, Extent> {
                 o.dims.iter().copied().zip(plan.buffer(o.buf).extents.iter().cloned()).collect()
             };
             let wanted =
@@ -172,8 +172,8 @@ fn merge(first: &Step, second: &Step, needed: &dyn Fn(BufId) -> bool) -> Step {
     };
     let (o1, o2) = (&first.writes, &second.writes);
     let mut m = Merged { expr: Expr::default(), inputs: Vec::new(), space: o2[0].dims.clone() };
-    let regs1 = m.append(e1, &first.reads, &o1[0].dims, &BTreeMap::new());
-    let known: BTreeMap<BufId, Reg> = o1.iter().zip(r1).map(|(o, r)| (o.buf, regs1[*r as usize])).collect();
+    let regs1 = m.append(e1, &first.reads, &o1[0].dims, &SortedMap::new());
+    let known: SortedMap<BufId, Reg> = o1.iter().zip(r1).map(|(o, r)| (o.buf, regs1[*r as usize])).collect();
     let regs2 = m.append(e2, &second.reads, &o2[0].dims, &known);
     let (mut regs, mut writes, mut origin) = (Vec::new(), Vec::new(), Vec::new());
     for ((r, o), w) in r1.iter().zip(o1).zip(&first.origin).filter(|x| needed(x.0.1.buf)) {
@@ -201,7 +201,7 @@ impl Merged {
         expr: &Expr,
         inputs: &[Operand],
         space: &[Dim],
-        known: &BTreeMap<BufId, Reg>,
+        known: &SortedMap<BufId, Reg>,
     ) -> Vec<Reg> {
         let mut regs: Vec<Reg> = Vec::new();
         for node in &expr.nodes {

@@ -6,7 +6,7 @@
 
 use super::add_in_place::add_in_place;
 use meshwright_plan::{BufId, Operand, Plan, Prim, Step};
-use std::collections::BTreeMap;
+use meshwright_sorted::SortedMap;
 
 /// A stack that is filled by updates of slices of one buffer.
 struct Updated {
@@ -34,13 +34,13 @@ pub fn in_place(plan: Plan) -> Plan {
 
 /// The steps that read each buffer, and those that write it.
 struct Users {
-    readers: BTreeMap<BufId, Vec<usize>>,
-    writers: BTreeMap<BufId, usize>,
+    readers: SortedMap<BufId, Vec<usize>>,
+    writers: SortedMap<BufId, usize>,
 }
 
 impl Users {
     fn of(plan: &Plan) -> Users {
-        let mut users = Users { readers: BTreeMap::new(), writers: BTreeMap::new() };
+        let mut users = Users { readers: SortedMap::new(), writers: SortedMap::new() };
         for (i, step) in plan.steps.iter().enumerate() {
             step.reads.iter().for_each(|o| users.readers.entry(o.buf).or_default().push(i));
             users.writers.extend(step.writes.iter().map(|o| (o.buf, i)));

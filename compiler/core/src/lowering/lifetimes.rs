@@ -2,7 +2,7 @@
 
 use super::per_buffer::PerBuffer;
 use meshwright_plan::{BufId, Donation, Plan, Prim, ProgramInputKind, Summary};
-use std::collections::{BTreeMap, BTreeSet};
+use meshwright_sorted::{SortedMap, SortedSet};
 
 /// The ends in a step.
 #[derive(Clone, Debug, Default)]
@@ -26,7 +26,7 @@ pub fn lifetimes(mut plan: Plan) -> Plan {
         let bound =
             |kind| plan.program_inputs.iter().filter(move |i| i.kind == kind).map(|i| on.bytes(i.buf)).sum();
         let mut s = plan.summary.clone();
-        s.peak_bytes = plan.peak_on(&on, &BTreeSet::new());
+        s.peak_bytes = plan.peak_on(&on, &SortedSet::new());
         s.parameter_bytes = bound(ProgramInputKind::Param);
         s.optimizer_state_bytes = bound(ProgramInputKind::OptimizerState);
         s.step_bytes = s.peak_bytes - s.parameter_bytes - s.optimizer_state_bytes;
@@ -49,7 +49,7 @@ fn ends_with(plan: &Plan, hands_on: bool) -> Vec<Ends> {
     let mut last = last_uses(plan);
     let stays = outlives(plan);
     let waits = plan.steps.iter().enumerate().filter(|(_, s)| matches!(s.prim, Prim::Wait));
-    let waits: BTreeMap<u32, usize> = waits.filter_map(|(i, s)| Some((s.async_id?, i))).collect();
+    let waits: SortedMap<u32, usize> = waits.filter_map(|(i, s)| Some((s.async_id?, i))).collect();
     let (none, mut handed) = (PerBuffer::new(plan, None), Handed::new(plan));
     // Operands of a collective in flight stay until its end, but for those whose storage a result takes at the start.
     for (i, step) in plan.steps.iter().enumerate() {

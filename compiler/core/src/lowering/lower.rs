@@ -10,7 +10,7 @@ use meshwright_plan::{
     BufId, Buffer, DType, Dim, Dims, Expr, Extent, IdVec, Operand, OutputDecl, Phase, Placement, Plan, Prim,
     ProgramInput, ProgramInputKind, Provenance, Splits, Step, Summary,
 };
-use std::collections::{BTreeMap, BTreeSet};
+use meshwright_sorted::{SortedMap, SortedSet};
 
 /// Line of the model file that a span starts in.
 pub type LineOf<'a> = dyn Fn(Span) -> u32 + 'a;
@@ -21,8 +21,8 @@ pub fn lower(spmd: &Spmd, line_of: &LineOf) -> Plan {
         spmd,
         line_of,
         operands: spmd.copies.table(None),
-        rounded: BTreeSet::new(),
-        upcasts: BTreeMap::new(),
+        rounded: SortedSet::new(),
+        upcasts: SortedMap::new(),
         plan: Plan {
             version: Plan::VERSION,
             model: spmd.step.model.clone(),
@@ -39,11 +39,11 @@ pub fn lower(spmd: &Spmd, line_of: &LineOf) -> Plan {
             outputs: Vec::new(),
             summary: Summary::default(),
         },
-        leaf_of: BTreeMap::new(),
+        leaf_of: SortedMap::new(),
         open: Vec::new(),
         loops_begun: 0,
         times: 1,
-        taken: BTreeSet::new(),
+        taken: SortedSet::new(),
     };
     for (i, instr) in spmd.instrs.iter().enumerate() {
         l.loops_at(i);
@@ -79,13 +79,13 @@ pub(super) struct OpenBody<'a> {
     /// Of these, in order of their numbers, the blanks that start as zeros or as nothing.
     pub(super) blanks: Vec<(Operand, bool)>,
     /// Its results: for each copy after the loop the position among the carries.
-    pub(super) leaving: BTreeMap<CopyId, usize>,
+    pub(super) leaving: SortedMap<CopyId, usize>,
     /// Its stacks, each with its position among the carries.
     pub(super) stacked: Vec<(BufId, usize)>,
     /// Its sliced buffers, each with the slice.
     pub(super) sliced: Vec<(BufId, Operand)>,
     /// The dims of copies behind the loop that are stacked once, under the names of another.
-    pub(super) renamed: BTreeMap<CopyId, Vec<Dim>>,
+    pub(super) renamed: SortedMap<CopyId, Vec<Dim>>,
     /// The value that the steps of the boundary belong to.
     pub(super) of: Id,
     pub(super) phase: Phase,
@@ -96,12 +96,12 @@ pub(super) struct Lower<'a> {
     line_of: &'a LineOf<'a>,
     pub(super) operands: IdVec<CopyId, Option<Operand>>,
     /// Buffers of gradients' terms that are rounded to be reduced.
-    pub(super) rounded: BTreeSet<BufId>,
+    pub(super) rounded: SortedSet<BufId>,
     /// Of gradients that are stored in `bf16`, the buffers in `f32`, each with the number of loops that were open when it was made.
-    pub(super) upcasts: BTreeMap<CopyId, (Operand, usize)>,
+    pub(super) upcasts: SortedMap<CopyId, (Operand, usize)>,
     pub(super) plan: Plan,
     /// Position in the Plan's leaves of a parameter's, moment's or state's value.
-    leaf_of: BTreeMap<Id, usize>,
+    leaf_of: SortedMap<Id, usize>,
     /// The loops whose bodies are being lowered, outermost first.
     pub(super) open: Vec<OpenBody<'a>>,
     /// Number of loops that have begun so far.
@@ -109,7 +109,7 @@ pub(super) struct Lower<'a> {
     /// Number of runs of the current step.
     pub(super) times: u64,
     /// Buffers of program inputs, and of the next values that are bound.
-    taken: BTreeSet<BufId>,
+    taken: SortedSet<BufId>,
 }
 
 impl Lower<'_> {

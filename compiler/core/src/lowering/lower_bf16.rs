@@ -7,7 +7,7 @@ use super::stretches::stretches;
 use crate::partition::CopyId;
 use meshwright_ops::Id;
 use meshwright_plan::{BufId, DType, Expr, Operand, Phase, Placement, Prim, Step};
-use std::collections::BTreeMap;
+use meshwright_sorted::SortedMap;
 
 impl Lower<'_> {
     /// A copy of a value as `reader` computes with it: in `f32` where it is stored in `bf16`.
@@ -42,8 +42,8 @@ impl Lower<'_> {
             return;
         }
         let stretch = stretches(&self.plan.steps);
-        let mut made: BTreeMap<BufId, usize> = BTreeMap::new();
-        let mut behind: BTreeMap<usize, Vec<Step>> = BTreeMap::new();
+        let mut made: SortedMap<BufId, usize> = SortedMap::new();
+        let mut behind: SortedMap<usize, Vec<Step>> = SortedMap::new();
         let mut steps: Vec<Option<Step>> = self.plan.steps.drain(..).map(Some).collect();
         for at in 0..steps.len() {
             let Some(step) = &steps[at] else { continue };

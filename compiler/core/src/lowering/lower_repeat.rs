@@ -8,7 +8,7 @@ use crate::partition::{CopyId, PlacedLoop};
 use meshwright_ops::{Crossing, Id, Repeat};
 use meshwright_plan::expr::BinaryFn;
 use meshwright_plan::{BufId, Buffer, DType, Dim, Expr, Extent, Operand, Placement, Plan, Prim};
-use std::collections::BTreeMap;
+use meshwright_sorted::SortedMap;
 
 /// The same Plan, in which no buffer that a loop fills begins as whatever its memory holds.
 pub(crate) fn zeroed(mut plan: Plan) -> Plan {
@@ -66,10 +66,10 @@ impl<'a> Lower<'a> {
             begin,
             carried: Vec::new(),
             blanks: Vec::new(),
-            leaving: BTreeMap::new(),
+            leaving: SortedMap::new(),
             stacked: Vec::new(),
             sliced: Vec::new(),
-            renamed: BTreeMap::new(),
+            renamed: SortedMap::new(),
             of,
             phase,
         });

@@ -12,7 +12,7 @@ use super::lifetimes::{ends, measured, outlives};
 use super::per_buffer::PerBuffer;
 use super::stretches::in_stretches;
 use meshwright_plan::{BufId, Collective, Phase, Plan, Prim, Step};
-use std::collections::{BTreeMap, BTreeSet};
+use meshwright_sorted::{SortedMap, SortedSet};
 
 /// Most bytes, on the device with the largest blocks, that a Plan holds at a time only because collectives are in flight.
 pub const FLIGHT_BYTES: usize = 128 << 20;
@@ -27,7 +27,7 @@ pub fn overlap(plan: Plan) -> Plan {
     let stays = outlives(&plan);
     let mut plan = in_stretches(plan, |stretch| within(stretch, &stays, limit));
     let mut started: u32 = 0;
-    let mut numbers: BTreeMap<u32, u32> = BTreeMap::new();
+    let mut numbers: SortedMap<u32, u32> = SortedMap::new();
     for step in &mut plan.steps {
         let waits = matches!(step.prim, Prim::Wait);
         if let Some(flight) = step.async_id.filter(|_| !waits) {
@@ -59,9 +59,9 @@ struct Known {
 #[derive(Default)]
 struct Ready {
     /// Collectives that would hold memory from an early start.
-    holding: BTreeSet<usize>,
+    holding: SortedSet<usize>,
     /// Collectives that would not.
-    free: BTreeSet<usize>,
+    free: SortedSet<usize>,
 }
 
 impl Ready {
@@ -86,9 +86,9 @@ struct StepOrder {
     /// Places of collectives in flight and of their starts among `out`, in the order of their starts.
     flying: Vec<(usize, usize)>,
     /// The place of the collective in flight that gives a buffer.
-    results: BTreeMap<BufId, usize>,
+    results: SortedMap<BufId, usize>,
     /// Bytes held by place, and all of them together.
-    held: BTreeMap<usize, usize>,
+    held: SortedMap<usize, usize>,
     held_in_all: usize,
     /// Number of finished waits.
     ended: usize,
@@ -98,7 +98,7 @@ struct StepOrder {
 fn within(mut plan: Plan, stays: &PerBuffer<bool>, limit: usize) -> Plan {
     updates_as_gradients_come(&mut plan);
     let known = known(&plan, stays);
-    let mut opens: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+    let mut opens: SortedMap<usize, Vec<usize>> = SortedMap::new();
     for (place, k) in &known {
         opens.entry(k.earliest).or_default().push(*place);
     }
@@ -106,8 +106,8 @@ fn within(mut plan: Plan, stays: &PerBuffer<bool>, limit: usize) -> Plan {
         steps: plan.steps.drain(..).map(Some).collect(),
         out: Vec::new(),
         flying: Vec::new(),
-        results: BTreeMap::new(),
-        held: BTreeMap::new(),
+        results: SortedMap::new(),
+        held: SortedMap::new(),
         held_in_all: 0,
         ended: 0,
     };
@@ -157,8 +157,8 @@ fn within(mut plan: Plan, stays: &PerBuffer<bool>, limit: usize) -> Plan {
 fn updates_as_gradients_come(plan: &mut Plan) {
     let first = plan.steps.iter().rposition(|s| s.phase != Phase::Update).map_or(0, |i| i + 1);
     // The time of each buffer, if collectives took no time; of buffers that collectives write also by themselves.
-    let mut made: BTreeMap<BufId, usize> = BTreeMap::new();
-    let mut last: BTreeMap<BufId, usize> = BTreeMap::new();
+    let mut made: SortedMap<BufId, usize> = SortedMap::new();
+    let mut last: SortedMap<BufId, usize> = SortedMap::new();
     for (i, step) in plan.steps[..first].iter().enumerate() {
         let of_reads = || step.reads.iter().filter_map(|o| made.get(&o.buf)).max().copied().unwrap_or(0);
         let at = if step.collective().is_some() { of_reads() } else { i + 1 };
@@ -187,7 +187,7 @@ impl StepOrder {
 
     /// Starts those of the collectives behind a place that are ready, that read nothing in flight and that memory allows. What
     /// is needed first comes first: where it does not fit, no later one takes the memory.
-    fn start_early(&mut self, ready: &mut Ready, known: &BTreeMap<usize, Known>, at: usize, limit: usize) {
+    fn start_early(&mut self, ready: &mut Ready, known: &SortedMap<usize, Known>, at: usize, limit: usize) {
         let mut started = Vec::new();
         let mut holding = ready.holding.range(at + 1..).peekable();
         let mut free = ready.free.range(at + 1..).peekable();
@@ -221,7 +221,7 @@ impl StepOrder {
     /// Adds the step of a place, if it was not added before, and in front of it the waits that it needs.
     fn emit(&mut self, place: usize) {
         let Some(mut step) = self.steps[place].take() else { return };
-        let needed: BTreeSet<usize> =
+        let needed: SortedSet<usize> =
             step.reads.iter().filter_map(|o| self.results.get(&o.buf)).copied().collect();
         if !needed.is_empty() {
             let in_order: Vec<usize> =
@@ -264,7 +264,7 @@ fn number(steps: Vec<Step>) -> Vec<Step> {
             _ => out.push(step),
         }
     }
-    let mut numbers: BTreeMap<u32, u32> = BTreeMap::new();
+    let mut numbers: SortedMap<u32, u32> = SortedMap::new();
     for step in &mut out {
         let next = numbers.len() as u32;
         step.async_id = step.async_id.map(|f| *numbers.entry(f).or_insert(next));
@@ -272,21 +272,21 @@ fn number(steps: Vec<Step>) -> Vec<Step> {
     out
 }
 
-fn known(plan: &Plan, stays: &PerBuffer<bool>) -> BTreeMap<usize, Known> {
+fn known(plan: &Plan, stays: &PerBuffer<bool>) -> SortedMap<usize, Known> {
     // The place after which a buffer is there, after which it was read, and of its last reader.
-    let mut made: BTreeMap<BufId, usize> = BTreeMap::new();
-    let mut read: BTreeMap<BufId, usize> = BTreeMap::new();
-    let mut last: BTreeMap<BufId, usize> = BTreeMap::new();
+    let mut made: SortedMap<BufId, usize> = SortedMap::new();
+    let mut read: SortedMap<BufId, usize> = SortedMap::new();
+    let mut last: SortedMap<BufId, usize> = SortedMap::new();
     for (i, s) in plan.steps.iter().enumerate() {
         last.extend(s.reads.iter().map(|o| (o.buf, i)));
     }
     let bytes = |b: BufId| plan.buffer(b).largest_bytes(&plan.mesh);
-    let mut out = BTreeMap::new();
+    let mut out = SortedMap::new();
     for (i, step) in plan.steps.iter().enumerate() {
         let reads = || step.reads.iter().map(|o| o.buf);
         let writes = || step.writes.iter().map(|o| o.buf);
         if let Some(c) = step.collective() {
-            let after = |places: &BTreeMap<BufId, usize>| {
+            let after = |places: &SortedMap<BufId, usize>| {
                 reads().filter_map(|b| places.get(&b)).max().copied().unwrap_or(0)
             };
             let ends = |b: &BufId| last.get(b) == Some(&i) && !stays[*b];

@@ -11,7 +11,7 @@ use super::parts_loop::Cutter;
 use super::stretches::stretches;
 use meshwright_plan::expr::Scalar;
 use meshwright_plan::{BufId, Dim, Extent, Monoid, Operand, Plan, Prim, Step};
-use std::collections::{BTreeMap, BTreeSet};
+use meshwright_sorted::{SortedMap, SortedSet};
 
 /// Conditions under which losses are computed in parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,11 +55,11 @@ fn peak(plan: &Plan) -> u64 {
 
 /// The producers and consumers of logits and of all values with their dims.
 struct Chain {
-    steps: BTreeSet<usize>,
+    steps: SortedSet<usize>,
     logits: Operand,
     class: Dim,
     /// Operands of other steps, outputs, and next values.
-    leaves: BTreeSet<BufId>,
+    leaves: SortedSet<BufId>,
 }
 
 impl Chain {
@@ -69,10 +69,10 @@ impl Chain {
         let logits = plan.steps[loss].reads.first()?.clone();
         let stretch = stretches(&plan.steps);
         let is_large = |o: &Operand| logits.dims.iter().all(|d| o.dims.contains(d));
-        let kept: BTreeSet<BufId> = (plan.outputs.iter().map(|o| o.buf))
+        let kept: SortedSet<BufId> = (plan.outputs.iter().map(|o| o.buf))
             .chain(plan.program_inputs.iter().flat_map(|l| l.next.into_iter().chain([l.buf])))
             .collect();
-        let (mut steps, mut large) = (BTreeSet::new(), BTreeMap::from([(logits.buf, logits.dims.clone())]));
+        let (mut steps, mut large) = (SortedSet::new(), SortedMap::from([(logits.buf, logits.dims.clone())]));
         let mut open = vec![logits.buf];
         while let Some(buf) = open.pop() {
             let users = plan.steps.iter().enumerate().filter(|(_, s)| s.reads_buf(buf) || s.writes_buf(buf));
@@ -128,7 +128,7 @@ impl Chain {
             let held = &plan.buffer(o.buf).extents;
             o.dims.iter().zip(held).all(|(d, e)| *d != dim || e == extent)
         };
-        let own: BTreeMap<BufId, &Operand> =
+        let own: SortedMap<BufId, &Operand> =
             self.steps.iter().flat_map(|s| &plan.steps[*s].writes).map(|o| (o.buf, o)).collect();
         extent.window.is_none()
             && self.steps.iter().map(|s| &plan.steps[*s]).all(|step| {

@@ -2,7 +2,7 @@
 
 use meshwright_plan::expr::BinaryFn;
 use meshwright_plan::{BufId, Buffer, Dim, Expr, Extent, Operand, Phase, Plan, Prim, Provenance, Step};
-use std::collections::{BTreeMap, BTreeSet};
+use meshwright_sorted::{SortedMap, SortedSet};
 
 /// A value that the loop carries: before it, in an iteration, for the next one, and after the loop.
 struct Carry {
@@ -27,7 +27,7 @@ pub(super) struct Cutter {
     carries: Vec<Carry>,
     after: Vec<Step>,
     /// The operands of the body, by those of the chain.
-    inner: BTreeMap<(BufId, Vec<Dim>), Operand>,
+    inner: SortedMap<(BufId, Vec<Dim>), Operand>,
 }
 
 impl Cutter {
@@ -43,16 +43,16 @@ impl Cutter {
         let whole = Extent { size: parts, axes: Vec::new(), window: None, rotated: 0, cuts: None };
         let extents = [whole, Extent { size, ..extent.clone() }];
         let (before, body, carries, after) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        Cutter { plan, dim, part, row, extents, before, body, carries, after, inner: BTreeMap::new() }
+        Cutter { plan, dim, part, row, extents, before, body, carries, after, inner: SortedMap::new() }
     }
 
     /// The Plan with the steps of a chain in a loop. Of the steps between, consumers of its results come after it, all others before it.
     /// `leaves` are the operands of other steps. None where an operand of the chain depends on a result of it.
-    pub(super) fn cut(mut self, chain: &BTreeSet<usize>, leaves: &BTreeSet<BufId>) -> Option<Plan> {
+    pub(super) fn cut(mut self, chain: &SortedSet<usize>, leaves: &SortedSet<BufId>) -> Option<Plan> {
         let (first, last) = (*chain.first()?, *chain.last()?);
         let steps = std::mem::take(&mut self.plan.steps);
-        let mut made: BTreeSet<BufId> = BTreeSet::new();
-        let mut late: BTreeSet<BufId> = BTreeSet::new();
+        let mut made: SortedSet<BufId> = SortedSet::new();
+        let mut late: SortedSet<BufId> = SortedSet::new();
         let (mut early, mut waiting) = (Vec::new(), Vec::new());
         for (at, step) in steps.iter().enumerate().take(last + 1).skip(first) {
             let is_late = step.reads.iter().any(|o| late.contains(&o.buf));
@@ -99,7 +99,7 @@ impl Cutter {
     }
 
     /// A step of the chain, in the body.
-    fn step(&mut self, step: &Step, leaves: &BTreeSet<BufId>) {
+    fn step(&mut self, step: &Step, leaves: &SortedSet<BufId>) {
         let of = |k: usize| (step.phase, step.origin.get(k).or(step.origin.first()).cloned());
         let reads: Vec<Operand> = step.reads.iter().map(|o| self.read(o, &of(0))).collect();
         let mut writes = Vec::new();

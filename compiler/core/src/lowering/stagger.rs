@@ -10,7 +10,7 @@
 
 use super::overlap::flight_limit;
 use meshwright_plan::{BufId, Collective, Operand, Plan, Prim, Step, StepLoop};
-use std::collections::{BTreeMap, BTreeSet};
+use meshwright_sorted::{SortedMap, SortedSet};
 
 /// A reduction hides in its own iteration if this part of the iteration's operations, or more, comes after its operands.
 const HIDING_PART: u64 = 4;
@@ -50,7 +50,7 @@ pub fn stagger(mut plan: Plan) -> Plan {
 /// Steps that run in another turn than the others, and what is carried for them.
 #[derive(Default)]
 struct Shifted {
-    steps: BTreeSet<usize>,
+    steps: SortedSet<usize>,
     /// Bytes of what is carried, on the device with the largest blocks.
     bytes: usize,
 }
@@ -64,9 +64,9 @@ struct Body<'a> {
     /// Its own steps, with the ends of loops in it.
     direct: Vec<usize>,
     /// Which of its own steps makes a buffer.
-    made: BTreeMap<BufId, usize>,
+    made: SortedMap<BufId, usize>,
     /// Which steps read a buffer, also those of loops in it.
-    readers: BTreeMap<BufId, Vec<usize>>,
+    readers: SortedMap<BufId, Vec<usize>>,
 }
 
 impl<'a> Body<'a> {
@@ -81,7 +81,7 @@ impl<'a> Body<'a> {
             depth += usize::from(matches!(plan.steps[at].prim, Prim::Repeat { .. }));
         }
         let made = direct.iter().flat_map(|s| plan.steps[*s].writes.iter().map(|o| (o.buf, *s))).collect();
-        let mut readers: BTreeMap<BufId, Vec<usize>> = BTreeMap::new();
+        let mut readers: SortedMap<BufId, Vec<usize>> = SortedMap::new();
         for s in steps.chain([of.end]) {
             for o in &plan.steps[s].reads {
                 readers.entry(o.buf).or_default().push(s);
@@ -119,7 +119,7 @@ impl<'a> Body<'a> {
         let mut group = Shifted::default();
         for at in gathers {
             let bytes = self.bytes(&self.step(at).writes);
-            let mut leading = BTreeSet::from([at]);
+            let mut leading = SortedSet::from([at]);
             if group.bytes + bytes <= limit && self.leads(at, &mut leading) {
                 group.bytes += bytes;
                 group.steps.extend(leading);
@@ -129,7 +129,7 @@ impl<'a> Body<'a> {
     }
 
     /// Whether a step depends on nothing that the loop changes, and adds what it depends on.
-    fn leads(&self, at: usize, leading: &mut BTreeSet<usize>) -> bool {
+    fn leads(&self, at: usize, leading: &mut SortedSet<usize>) -> bool {
         let step = self.step(at);
         let moves = matches!(step.prim, Prim::IterationSlice { .. } | Prim::Map { .. } | Prim::Copy);
         (moves || gathers(step))
@@ -144,7 +144,7 @@ impl<'a> Body<'a> {
     }
 
     /// Reductions after whose operands little is computed in the iteration, with what stores their results; nothing else reads them.
-    fn behind(&self, limit: usize, ahead: &BTreeSet<usize>) -> Shifted {
+    fn behind(&self, limit: usize, ahead: &SortedSet<usize>) -> Shifted {
         let rest = self.work();
         let work = |from: usize| rest[from - self.of.begin];
         let all = work(self.of.begin);
@@ -192,8 +192,8 @@ impl<'a> Body<'a> {
     }
 
     /// A step with all that reads its results, if these lead to carries alone that nothing else reads.
-    fn stores(&self, at: usize) -> Option<BTreeSet<usize>> {
-        let mut found = BTreeSet::from([at]);
+    fn stores(&self, at: usize) -> Option<SortedSet<usize>> {
+        let mut found = SortedSet::from([at]);
         let mut todo = vec![at];
         while let Some(from) = todo.pop() {
             for reader in self.step(from).writes.iter().flat_map(|o| self.readers(o.buf)).copied() {
@@ -254,8 +254,8 @@ fn reduces(step: &Step) -> bool {
 }
 
 /// Which steps run ahead alone. A slice or a cast that others read too is made for both.
-fn only_ahead(body: &Body<'_>, ahead: &Shifted) -> BTreeSet<usize> {
-    let mut moved = BTreeSet::new();
+fn only_ahead(body: &Body<'_>, ahead: &Shifted) -> SortedSet<usize> {
+    let mut moved = SortedSet::new();
     for at in ahead.steps.iter().rev() {
         let gone = |s: &usize| moved.contains(s);
         let step = body.step(*at);
@@ -273,7 +273,7 @@ fn apart(plan: &mut Plan, of: StepLoop, ahead: &Shifted, behind: &Shifted) {
     let lag = u8::from(!ahead.steps.is_empty());
     let mut moved = only_ahead(&body, ahead);
     // Leading steps write buffers of their own: readers of those buffers read currents from now on.
-    let mut renamed: BTreeMap<BufId, BufId> = BTreeMap::new();
+    let mut renamed: SortedMap<BufId, BufId> = SortedMap::new();
     let mut handed = Vec::new();
     let mut another = |buf: BufId| {
         buffers.push(buffers[buf.0 as usize].clone());
@@ -296,7 +296,7 @@ fn apart(plan: &mut Plan, of: StepLoop, ahead: &Shifted, behind: &Shifted) {
         }
         first.push(early);
     }
-    let mut delayed: BTreeMap<BufId, BufId> = BTreeMap::new();
+    let mut delayed: SortedMap<BufId, BufId> = SortedMap::new();
     for at in &behind.steps {
         let mut late = Step { lag: lag + 1, ..plan.steps[*at].clone() };
         let operands = late.reads.iter_mut().zip(&plan.steps[*at].origin);

@@ -24,7 +24,7 @@ use super::per_buffer::PerBuffer;
 use meshwright_plan::{
     Axis, BufId, Collective, Dim, Extent, Monoid, Operand, Plan, Prim, ProgramInput, ProgramInputKind, Step,
 };
-use std::collections::{BTreeMap, BTreeSet};
+use meshwright_sorted::{SortedMap, SortedSet};
 
 /// Every violation, in words; empty for a sound Plan.
 pub fn verify_plan(plan: &Plan) -> Vec<String> {
@@ -131,7 +131,7 @@ impl Storage {
     }
 
     /// Buffers that have come or gone since a turn, each with whether it was there then.
-    fn since(&self, turn: usize) -> BTreeMap<BufId, bool> {
+    fn since(&self, turn: usize) -> SortedMap<BufId, bool> {
         self.turns[turn..].iter().rev().map(|(b, came)| (*b, !came)).collect()
     }
 
@@ -263,12 +263,12 @@ fn repeats(
             let before = storage.since(l.turn);
             let was_there = |b: &BufId| before.get(b).copied().unwrap_or(storage.alive[*b]);
             let around = |b: &BufId| was_there(b) && !l.currents.contains(b);
-            if nexts.iter().any(around) || nexts.iter().collect::<BTreeSet<_>>().len() < nexts.len() {
+            if nexts.iter().any(around) || nexts.iter().collect::<SortedSet<_>>().len() < nexts.len() {
                 v.push("what is next is not made in the body, once for each current".into());
             }
             let now = |b: &BufId| (storage.alive[*b] || free.contains(b)) && !lasts.contains(b);
             // All others are as they were.
-            let changed: BTreeSet<BufId> =
+            let changed: SortedSet<BufId> =
                 before.keys().chain(&l.currents).chain(free).chain(&lasts).copied().collect();
             for b in changed.iter().filter(|b| around(b) && !now(b)) {
                 v.push(format!("buffer {} is around the loop and ends in its body", b.0));
@@ -310,7 +310,7 @@ fn repeats(
 /// A collective in flight: its number, its operands (except for those that ended at its start), and its results.
 struct InFlight {
     number: u32,
-    operands: BTreeSet<BufId>,
+    operands: SortedSet<BufId>,
     results: Vec<BufId>,
 }
 
@@ -366,12 +366,12 @@ impl Flights {
                     v.push(format!("starts flight {flight}, where {} is next", self.started));
                 }
                 self.started += 1;
-                let sent: BTreeSet<BufId> = reads().chain(writes()).collect();
+                let sent: SortedSet<BufId> = reads().chain(writes()).collect();
                 if let Some(b) = free.iter().find(|b| sent.contains(b)) {
                     v.push(format!("ends buffer {}, which it has just sent off", b.0));
                 }
-                let donated: BTreeSet<BufId> = donated().collect();
-                let operands: BTreeSet<BufId> = reads().filter(|b| !donated.contains(b)).collect();
+                let donated: SortedSet<BufId> = donated().collect();
+                let operands: SortedSet<BufId> = reads().filter(|b| !donated.contains(b)).collect();
                 writes().for_each(|b| self.giving[b] = Some(flight));
                 for b in operands.iter().copied().chain(writes()) {
                     self.using[b].push(flight);

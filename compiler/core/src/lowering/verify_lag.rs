@@ -2,7 +2,7 @@
 
 use super::per_buffer::PerBuffer;
 use meshwright_plan::{BufId, Plan, Prim, StepLoop};
-use std::collections::BTreeMap;
+use meshwright_sorted::SortedMap;
 
 /// Every violation, in words.
 pub(super) fn lags(plan: &Plan, v: &mut Vec<String>) {
@@ -35,7 +35,7 @@ pub(super) fn lags(plan: &Plan, v: &mut Vec<String>) {
 /// Of one loop.
 fn within(plan: &Plan, uses: &Uses, of: &StepLoop, v: &mut Vec<String>) {
     let lags = plan.lags(of);
-    let made: BTreeMap<BufId, u8> =
+    let made: SortedMap<BufId, u8> =
         lags.iter().flat_map(|(s, lag)| plan.steps[*s].writes.iter().map(|o| (o.buf, *lag))).collect();
     let (begin, end) = (&plan.steps[of.begin], &plan.steps[of.end]);
     for (s, lag) in lags {

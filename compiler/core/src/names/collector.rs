@@ -2,21 +2,21 @@
 
 use super::symbols::{Names, Symbol, SymbolKind};
 use meshwright_diag::{FileId, Sources, Span};
+use meshwright_sorted::SortedMap;
 use meshwright_syntax::ast::Name;
-use std::collections::BTreeMap;
 
 /// Names that are being collected.
 pub(super) struct Collector<'a> {
     pub(super) names: Names,
     pub(super) sources: &'a Sources,
-    pub(super) dims: BTreeMap<&'a str, usize>,
-    pub(super) consts: BTreeMap<&'a str, usize>,
-    pub(super) layers: BTreeMap<&'a str, usize>,
+    pub(super) dims: SortedMap<&'a str, usize>,
+    pub(super) consts: SortedMap<&'a str, usize>,
+    pub(super) layers: SortedMap<&'a str, usize>,
     /// The arguments of each layer.
-    pub(super) arguments: BTreeMap<(&'a str, &'a str), usize>,
+    pub(super) arguments: SortedMap<(&'a str, &'a str), usize>,
     /// Losses, metrics and outputs, by model and name.
-    pub(super) results: BTreeMap<(&'a str, &'a str), usize>,
-    pub(super) models: BTreeMap<&'a str, usize>,
+    pub(super) results: SortedMap<(&'a str, &'a str), usize>,
+    pub(super) models: SortedMap<&'a str, usize>,
     /// The model's own file.
     pub(super) main: Option<FileId>,
     /// Paths, whose elements are known when everything is declared.
@@ -32,9 +32,9 @@ pub(super) struct BodyNames<'a> {
     pub(super) layer: Option<&'a str>,
     /// The name of the model.
     pub(super) model: Option<&'a str>,
-    pub(super) values: BTreeMap<&'a str, usize>,
-    pub(super) results: BTreeMap<&'a str, usize>,
-    pub(super) labels: BTreeMap<&'a str, usize>,
+    pub(super) values: SortedMap<&'a str, usize>,
+    pub(super) results: SortedMap<&'a str, usize>,
+    pub(super) labels: SortedMap<&'a str, usize>,
 }
 
 impl Collector<'_> {

@@ -3,20 +3,20 @@
 use super::collector::{BodyNames, Collector};
 use super::symbols::{Names, SymbolKind};
 use meshwright_diag::{Sources, Span};
+use meshwright_sorted::SortedMap;
 use meshwright_syntax::ast::{Binding, Expr, Item, ItemKind, Layer, ModelFile, TrainKind, TrainSetting};
-use std::collections::BTreeMap;
 
 /// The names of model files, those that others use first.
 pub(super) fn collect<'a>(files: &[&'a ModelFile], sources: &'a Sources) -> Collector<'a> {
     let mut all = Collector {
         names: Names::default(),
         sources,
-        dims: BTreeMap::new(),
-        consts: BTreeMap::new(),
-        layers: BTreeMap::new(),
-        arguments: BTreeMap::new(),
-        results: BTreeMap::new(),
-        models: BTreeMap::new(),
+        dims: SortedMap::new(),
+        consts: SortedMap::new(),
+        layers: SortedMap::new(),
+        arguments: SortedMap::new(),
+        results: SortedMap::new(),
+        models: SortedMap::new(),
         main: files.last().and_then(|f| f.items.first()).map(|i| i.span.file),
         globs: Vec::new(),
     };

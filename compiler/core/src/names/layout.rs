@@ -3,13 +3,13 @@
 use super::collector::Collector;
 use super::symbols::SymbolKind;
 use meshwright_diag::Span;
+use meshwright_sorted::SortedMap;
 use meshwright_syntax::ast::{DimPattern, LayoutFile, LayoutKind, Name, Rule};
-use std::collections::BTreeMap;
 
 impl Collector<'_> {
     /// Adds the names of a layout.
     pub(super) fn layout(&mut self, file: &LayoutFile) {
-        let mut axes: BTreeMap<String, usize> = BTreeMap::new();
+        let mut axes: SortedMap<String, usize> = SortedMap::new();
         for item in &file.items {
             let LayoutKind::Mesh(mesh) = &item.kind else { continue };
             for a in &mesh.axes {
@@ -42,7 +42,7 @@ impl Collector<'_> {
         }
     }
 
-    fn rule(&mut self, rule: &Rule, item: Span, axes: &mut BTreeMap<String, usize>) {
+    fn rule(&mut self, rule: &Rule, item: Span, axes: &mut SortedMap<String, usize>) {
         for d in &rule.dims {
             if let DimPattern::Dim(name) = d {
                 self.dim_of_layout(name);
@@ -53,7 +53,7 @@ impl Collector<'_> {
     }
 
     /// An axis that no `mesh` line declares has its declaration where a line names it first.
-    fn axes(&mut self, named: &[Name], item: Span, axes: &mut BTreeMap<String, usize>) {
+    fn axes(&mut self, named: &[Name], item: Span, axes: &mut SortedMap<String, usize>) {
         for a in named {
             match axes.get(&a.text) {
                 Some(symbol) => self.use_of(a.span, Some(*symbol)),

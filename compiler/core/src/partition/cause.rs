@@ -11,7 +11,7 @@ use crate::layout::{RuleDim, assign};
 use meshwright_diag::{Diagnostic, Span, codes};
 use meshwright_ops::{AttentionGrad, AttentionPass, Class, Id, Kind};
 use meshwright_plan::{Axis, Collective, CollectiveSpec, Dim, Monoid, Phase, Placement, Window};
-use std::collections::BTreeSet;
+use meshwright_sorted::SortedSet;
 
 impl Walk<'_> {
     /// Why a reshard step is there, which may be one in `bf16`; a gather that no rule implies is an error.
@@ -71,7 +71,7 @@ impl Walk<'_> {
     /// Which dims are folded over the axes.
     fn folded(&self, id: Id, axes: &[Axis], m: Monoid) -> String {
         let folded = axes.iter().flat_map(|a| self.state.summed.get(&(id, *a)).into_iter().flatten());
-        let all: BTreeSet<Dim> = folded.copied().collect();
+        let all: SortedSet<Dim> = folded.copied().collect();
         let names: Vec<_> = all.iter().map(|d| format!("`{}`", self.facts.graph().dims.name(*d))).collect();
         let verb = if m == Monoid::Sum { "summed".into() } else { format!("folded by {m}") };
         format!("{} {} {verb}", names.join(", "), if all.len() == 1 { "is" } else { "are" })
@@ -167,8 +167,8 @@ impl Walk<'_> {
     }
 
     /// The same; and in the backward pass, where renames run the other way, all names from which the forward pass makes them.
-    fn names_of(&self, id: Id, dim: Dim) -> BTreeSet<Dim> {
-        let mut names: BTreeSet<Dim> = self.named_before(id, dim).into_iter().collect();
+    fn names_of(&self, id: Id, dim: Dim) -> SortedSet<Dim> {
+        let mut names: SortedSet<Dim> = self.named_before(id, dim).into_iter().collect();
         if self.facts.node(id).origin.phase != Phase::Backward {
             return names;
         }
@@ -178,7 +178,7 @@ impl Walk<'_> {
             Kind::Rename { from, to } => Some((from, to)),
             _ => None,
         });
-        let renames: BTreeSet<(Dim, Dim)> = renames.collect();
+        let renames: SortedSet<(Dim, Dim)> = renames.collect();
         loop {
             let before = names.len();
             names.extend(renames.iter().filter(|r| names.contains(&r.1)).map(|r| r.0).collect::<Vec<_>>());

@@ -10,7 +10,7 @@ use meshwright_ops::{
     Boundary, Class, Crossing, Graph, Id, InputOpKind, Kind, Loop, Node, RepeatId, Role, Roles, union,
 };
 use meshwright_plan::{Axis, Dim, IdVec, Mesh, Monoid, Phase, Placement};
-use std::collections::{BTreeMap, BTreeSet};
+use meshwright_sorted::{SortedMap, SortedSet};
 use std::sync::Arc;
 
 /// The class of a value that is more than the result of an op.
@@ -35,8 +35,8 @@ pub(super) struct Facts<'a> {
     pub(super) mesh: &'a Mesh,
     users: IdVec<Id, Vec<Id>>,
     /// The values of the forward pass by name.
-    forward: BTreeMap<Arc<str>, Vec<Id>>,
-    outputs: BTreeSet<Id>,
+    forward: SortedMap<Arc<str>, Vec<Id>>,
+    outputs: SortedSet<Id>,
     elementwise: IdVec<Id, bool>,
     /// Of values that are known from positions alone, by how many ops.
     generated: IdVec<Id, Option<usize>>,
@@ -52,7 +52,7 @@ pub(super) struct Facts<'a> {
     /// Of each loop the axes that split its dim.
     loop_axes: IdVec<RepeatId, Vec<Axis>>,
     /// Of ops that cost nothing, the one placement that all users of the result ask for.
-    wanted: BTreeMap<Id, Placement>,
+    wanted: SortedMap<Id, Placement>,
     /// Values whose partial sums are reduced in `bf16`, where the layout asks for that.
     pub(super) gradient_terms: Option<IdVec<Id, bool>>,
 }
@@ -77,7 +77,7 @@ impl<'a> Facts<'a> {
             loop_axes: IdVec::new(),
             targets: IdVec::new(),
             ruled: IdVec::new(),
-            wanted: BTreeMap::new(),
+            wanted: SortedMap::new(),
             gradient_terms: layout.reduce_grads.map(|_| gradient_terms(step)),
         };
         for r in g.repeats.iter() {
@@ -107,7 +107,7 @@ impl<'a> Facts<'a> {
             // The next iteration is a user too.
             let carried = facts.carries_of(id).iter().map(|carry| facts.target(*carry));
             let all = facts.users(id).iter().map(|u| facts.demand(*u, id)).chain(carried);
-            let all: BTreeSet<Placement> = all.collect();
+            let all: SortedSet<Placement> = all.collect();
             if let (1, Some(only)) = (all.len(), all.into_iter().next()) {
                 facts.wanted.insert(id, only);
             }
@@ -278,7 +278,7 @@ impl<'a> Facts<'a> {
     /// the carry: it is taken for such until that is found to be wrong.
     fn classify(&mut self) {
         let g = self.graph();
-        let mut others: BTreeSet<Id> = BTreeSet::new();
+        let mut others: SortedSet<Id> = SortedSet::new();
         loop {
             self.classes = IdVec::new();
             for id in g.ids() {
@@ -298,7 +298,7 @@ impl<'a> Facts<'a> {
     }
 
     /// The class of a value with known operands: in order of definition, since chains may be long.
-    fn class_of(&self, id: Id, others: &BTreeSet<Id>) -> ValueClass {
+    fn class_of(&self, id: Id, others: &SortedSet<Id>) -> ValueClass {
         let n = self.node(id);
         let operand = n.inputs.first().map(|x| self.classes[*x]);
         let of_params = || {
@@ -356,7 +356,7 @@ impl<'a> Facts<'a> {
     }
 
     /// Whether an op is linear in the operands in `slots` together, the others being reduced.
-    pub(super) fn linear_in(&self, id: Id, slots: &BTreeSet<usize>) -> bool {
+    pub(super) fn linear_in(&self, id: Id, slots: &SortedSet<usize>) -> bool {
         self.roles(id).linear_in(slots, self.node(id).inputs.len())
     }
 
@@ -415,7 +415,7 @@ impl<'a> Facts<'a> {
     }
 
     /// The placement of a result whose op leaves its loops split so, with the axes in `keep` partial.
-    pub(super) fn result(&self, id: Id, loops: &Loops, keep: &BTreeSet<Axis>) -> Placement {
+    pub(super) fn result(&self, id: Id, loops: &Loops, keep: &SortedSet<Axis>) -> Placement {
         let ty = self.graph().ty(id);
         let mut p = Placement::split(loops.iter().filter(|(d, _)| ty.has(**d)).map(|(d, a)| (*d, a.clone())));
         p.partial = keep.iter().map(|a| (*a, Monoid::Sum)).collect();
@@ -428,8 +428,8 @@ impl<'a> Facts<'a> {
     }
 }
 
-fn forward_values(g: &Graph) -> BTreeMap<Arc<str>, Vec<Id>> {
-    let mut values: BTreeMap<Arc<str>, Vec<Id>> = BTreeMap::new();
+fn forward_values(g: &Graph) -> SortedMap<Arc<str>, Vec<Id>> {
+    let mut values: SortedMap<Arc<str>, Vec<Id>> = SortedMap::new();
     for id in g.ids() {
         let origin = &g.node(id).origin;
         if origin.phase == Phase::Forward {

@@ -5,12 +5,12 @@ use super::decision::{Reason, Refusal};
 use super::propagation::Walk;
 use meshwright_ops::{Id, Role};
 use meshwright_plan::{Axis, Dim, Placement};
+use meshwright_sorted::SortedSet;
 use std::cmp::Reverse;
-use std::collections::BTreeSet;
 
 impl Walk<'_> {
     /// The axes of an op's loops, and the axes over which it works on partial sums.
-    pub(super) fn choose_loops(&mut self, id: Id) -> (Loops, BTreeSet<Axis>) {
+    pub(super) fn choose_loops(&mut self, id: Id) -> (Loops, SortedSet<Axis>) {
         let facts = self.facts;
         let asked = facts.loop_dims(id);
         let mut loops = facts.rigid(id).clone();
@@ -40,14 +40,14 @@ impl Walk<'_> {
 
     /// The axes over which an op works on partial sums: those of its operands, where it is linear in exactly these and the axis
     /// is in none of its loops. An add drops the axis from its loops instead.
-    fn keep_partial(&mut self, id: Id, loops: &mut Loops) -> BTreeSet<Axis> {
+    fn keep_partial(&mut self, id: Id, loops: &mut Loops) -> SortedSet<Axis> {
         let inputs = &self.facts.node(id).inputs;
-        let open: BTreeSet<Axis> =
+        let open: SortedSet<Axis> =
             inputs.iter().flat_map(|x| self.state.current(*x).partial).map(|(axis, _)| axis).collect();
-        let mut keep = BTreeSet::new();
+        let mut keep = SortedSet::new();
         for axis in open {
             let partial = |slot: &usize| self.state.is_partial(inputs[*slot], axis);
-            let slots: BTreeSet<usize> = (0..inputs.len()).filter(partial).collect();
+            let slots: SortedSet<usize> = (0..inputs.len()).filter(partial).collect();
             let blocked = loops.values().flatten().any(|a| *a == axis);
             if self.facts.linear_in(id, &slots) && (!blocked || self.facts.is_add(id)) {
                 keep.insert(axis);
@@ -87,7 +87,7 @@ impl Walk<'_> {
         scattered.retain(|d, _| !target.splits.contains_key(d));
         scattered.extend(target.splits.clone());
         let used: Vec<Axis> = scattered.values().flatten().copied().collect();
-        if used.iter().collect::<BTreeSet<_>>().len() < used.len() {
+        if used.iter().collect::<SortedSet<_>>().len() < used.len() {
             return;
         }
         let (reduce, gather) =
@@ -102,7 +102,7 @@ impl Walk<'_> {
     /// Cost of moving the operands of an op to its loops, and its result to a placement.
     fn carried_out(&mut self, id: Id, loops: &Loops, dst: &Placement) -> u64 {
         let facts = self.facts;
-        let natural = facts.result(id, loops, &BTreeSet::new());
+        let natural = facts.result(id, loops, &SortedSet::new());
         let mut cost = self.cost(id, &natural, dst);
         for (slot, x) in
             facts.node(id).inputs.iter().enumerate().filter(|(_, x)| !facts.rematerializable(**x))
@@ -115,10 +115,10 @@ impl Walk<'_> {
     }
 
     /// Axes that the rules leave free: follow an operand that is split there, where that costs no more than gathering it.
-    fn follow(&mut self, id: Id, loops: &mut Loops, keep: &BTreeSet<Axis>) {
+    fn follow(&mut self, id: Id, loops: &mut Loops, keep: &SortedSet<Axis>) {
         let facts = self.facts;
         let inputs = &facts.node(id).inputs;
-        let mut used: BTreeSet<Axis> =
+        let mut used: SortedSet<Axis> =
             loops.values().flatten().copied().chain(keep.iter().copied()).collect();
         let mut slots: Vec<usize> = (0..inputs.len()).collect();
         slots.sort_by_key(|s| Reverse(facts.bytes(inputs[*s], &Placement::replicated())));
@@ -186,8 +186,8 @@ impl Walk<'_> {
         }
         let mut bytes = 0;
         let mut todo = vec![(x, on)];
-        let mut seen: BTreeSet<(Id, Dim)> = todo.iter().copied().collect();
-        let mut summed: BTreeSet<Id> = BTreeSet::new();
+        let mut seen: SortedSet<(Id, Dim)> = todo.iter().copied().collect();
+        let mut summed: SortedSet<Id> = SortedSet::new();
         while let Some((v, d)) = todo.pop() {
             for u in
                 facts.users(v).iter().filter(|u| !facts.rigid(**u).values().flatten().any(|a| *a == axis))

@@ -2,7 +2,7 @@
 
 use super::spmd::{CopyId, Instr, PlacedLoop};
 use meshwright_ops::{Graph, Id, RepeatId};
-use std::collections::BTreeMap;
+use meshwright_sorted::SortedMap;
 
 /// The instructions of a scope that is open.
 #[derive(Default)]
@@ -13,7 +13,7 @@ pub(super) struct Frame {
     /// Loops in it, with places among its instructions.
     pub(super) loops: Vec<PlacedLoop>,
     /// By number of the carry what it starts as, and itself.
-    pub(super) carries: BTreeMap<u32, (CopyId, CopyId)>,
+    pub(super) carries: SortedMap<u32, (CopyId, CopyId)>,
 }
 
 /// Scopes that are open, from what is around all loops to the innermost.

@@ -14,21 +14,21 @@ use crate::step::step_graph::{OutputKind, StepGraph};
 use meshwright_diag::{Diagnostic, Outcome, has_errors};
 use meshwright_ops::{Add, Id, InputOpKind, Kind, Node, Role};
 use meshwright_plan::{Axis, Collective, Dim, Monoid, PartialAxes, Phase, Placement};
-use std::collections::{BTreeMap, BTreeSet};
+use meshwright_sorted::{SortedMap, SortedSet};
 use std::sync::Arc;
 
 /// For adds, the operands (by position) of which some are better added first, among themselves.
-type Groups = BTreeMap<Id, Vec<Vec<usize>>>;
+type Groups = SortedMap<Id, Vec<Vec<usize>>>;
 
 /// One walk.
 pub(super) struct Walk<'a> {
     pub(super) facts: &'a Facts<'a>,
     pub(super) state: State,
-    pub(super) decisions: BTreeMap<Id, Decision>,
+    pub(super) decisions: SortedMap<Id, Decision>,
     pub(super) diagnostics: Vec<Diagnostic>,
-    pub(super) told: BTreeSet<(Dim, Axis)>,
+    pub(super) told: SortedSet<(Dim, Axis)>,
     /// Ops that work on gathered operands for a shard of their result.
-    pub(super) scattered: BTreeSet<Id>,
+    pub(super) scattered: SortedSet<Id>,
     paths: ReshardPaths,
     groups: Groups,
 }
@@ -94,10 +94,10 @@ impl<'a> Walk<'a> {
         Walk {
             facts,
             state: State::new(facts.graph()),
-            decisions: BTreeMap::new(),
+            decisions: SortedMap::new(),
             diagnostics: Vec::new(),
-            told: BTreeSet::new(),
-            scattered: BTreeSet::new(),
+            told: SortedSet::new(),
+            scattered: SortedSet::new(),
             paths: ReshardPaths::default(),
             groups: Groups::new(),
         }
@@ -203,7 +203,7 @@ impl<'a> Walk<'a> {
     }
 
     /// Keeps over which dims a partial result was summed.
-    fn note_summed(&mut self, id: Id, loops: &Loops, keep: &BTreeSet<Axis>) {
+    fn note_summed(&mut self, id: Id, loops: &Loops, keep: &SortedSet<Axis>) {
         let summed = &mut self.state.summed;
         for a in keep {
             let operands = self.facts.node(id).inputs.iter();
@@ -235,9 +235,9 @@ impl<'a> Walk<'a> {
     fn group(&mut self, id: Id) {
         /// Over which axes operands are partial, and their dims.
         type Alike = (PartialAxes, Vec<Dim>);
-        let mut groups: BTreeMap<Alike, Vec<usize>> = BTreeMap::new();
+        let mut groups: SortedMap<Alike, Vec<usize>> = SortedMap::new();
         let inputs = &self.facts.node(id).inputs;
-        let mut times: BTreeMap<Id, usize> = BTreeMap::new();
+        let mut times: SortedMap<Id, usize> = SortedMap::new();
         inputs.iter().for_each(|x| *times.entry(*x).or_default() += 1);
         for (slot, x) in inputs.iter().enumerate() {
             let here = self.facts.node(*x).scope == self.facts.node(id).scope;

@@ -9,7 +9,7 @@ use crate::step::step_graph::StepGraph;
 use meshwright_diag::{Diagnostic, Span, codes};
 use meshwright_ops::{Boundary, Crossing, Graph, Id, Kind, Role};
 use meshwright_plan::{DType, IdVec, Monoid};
-use std::collections::BTreeSet;
+use meshwright_sorted::SortedSet;
 
 /// Of each value whether it is a gradient of a parameter, or only ever added up and moved to become one: a sum over devices of it may
 /// be taken in `bf16`.
@@ -43,7 +43,8 @@ fn hands_on_term(g: &Graph, user: Id, term: Id) -> bool {
         Kind::Boundary(b) => matches!(b.how, Crossing::Stack | Crossing::Accumulate),
         Kind::Compute(_) => {
             let roles = node.op.roles(&g.input_types(user), &node.ty, &g.dims);
-            let slots: BTreeSet<usize> = (0..node.inputs.len()).filter(|s| node.inputs[*s] == term).collect();
+            let slots: SortedSet<usize> =
+                (0..node.inputs.len()).filter(|s| node.inputs[*s] == term).collect();
             let scalars = node.inputs.iter().all(|x| *x == term || g.ty(*x).dims.is_empty());
             let folds = roles.loops.iter().any(|l| matches!(l.role, Role::Reduction(_)));
             scalars && !folds && roles.linear_in(&slots, node.inputs.len())

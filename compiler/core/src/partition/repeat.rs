@@ -13,7 +13,7 @@ use super::spmd::{CarriedCopy, CopyId, PlacedLoop};
 use crate::layout::assign;
 use meshwright_ops::{Boundary, Class, Crossing, Id, Kind, RepeatId};
 use meshwright_plan::{Axis, Dim, Phase, Placement};
-use std::collections::BTreeMap;
+use meshwright_sorted::SortedMap;
 
 impl Facts<'_> {
     /// How a value crosses the boundary of a loop.
@@ -51,7 +51,7 @@ impl Facts<'_> {
         if !self.kept(x) || self.node(slice).origin.phase == Phase::Update {
             return None;
         }
-        let mut asked = BTreeMap::new();
+        let mut asked = SortedMap::new();
         self.asked_of_kept(slice, &mut asked);
         let ((first, reader), ty) = (asked.pop_first()?, self.graph().ty(x));
         if !asked.is_empty() {
@@ -65,7 +65,7 @@ impl Facts<'_> {
     }
 
     /// Placements that are asked of a kept value, seen through what is made of it alone, each with its first reader.
-    fn asked_of_kept(&self, x: Id, asked: &mut BTreeMap<Placement, Id>) {
+    fn asked_of_kept(&self, x: Id, asked: &mut SortedMap<Placement, Id>) {
         for user in self.users(x) {
             if self.kept(*user) && matches!(self.kind(*user), Kind::Compute(_) | Kind::Boundary(_)) {
                 self.asked_of_kept(*user, asked);

@@ -2,8 +2,9 @@
 
 use meshwright_ops::Type;
 use meshwright_plan::{Axis, Collective, Dim, Dims, Mesh, Monoid, Placement, Window};
+use meshwright_sorted::{SortedMap, SortedSet};
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+use std::collections::BinaryHeap;
 
 /// One step of a reshard path.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,7 +78,7 @@ type Found = Option<(u64, Vec<Reshard>)>;
 /// A memo of reshard paths, by dims, bytes of an element, and both placements.
 #[derive(Default)]
 pub(super) struct ReshardPaths {
-    memo: BTreeMap<(Vec<Dim>, usize, Placement, Placement), Found>,
+    memo: SortedMap<(Vec<Dim>, usize, Placement, Placement), Found>,
 }
 
 impl ReshardPaths {
@@ -114,7 +115,7 @@ fn bytes(ty: &Type, dims: &Dims, mesh: &Mesh, p: &Placement) -> usize {
 fn search(ty: &Type, dims: &Dims, mesh: &Mesh, src: &Placement, dst: &Placement, bound: usize) -> Found {
     let axes: Vec<Axis> =
         mesh.iter().filter(|a| mesh.size(*a) > 1 && (src.uses(*a) || dst.uses(*a))).collect();
-    let mut best: BTreeMap<Placement, u64> = BTreeMap::from([(src.clone(), 0)]);
+    let mut best: SortedMap<Placement, u64> = SortedMap::from([(src.clone(), 0)]);
     let mut paths: Vec<(Placement, Vec<Reshard>)> = vec![(src.clone(), Vec::new())];
     // Cost, number of steps, order of discovery: a total order, so that the result does not depend on the heap.
     let mut heap = BinaryHeap::from([Reverse((0u64, 0usize, 0usize))]);
@@ -196,7 +197,7 @@ fn edges(ty: &Type, axes: &[Axis], p: &Placement, dst: &Placement) -> Vec<Reshar
 /// All-reduces of partial axes with the same fold: of all of them, of those that the destination does not split over,
 /// and of each alone.
 fn all_reduces(open: &[(Axis, Monoid)], dst: &Placement) -> Vec<Reshard> {
-    let mut sets: BTreeSet<(Vec<Axis>, Monoid)> = BTreeSet::new();
+    let mut sets: SortedSet<(Vec<Axis>, Monoid)> = SortedSet::new();
     for (axis, monoid) in open {
         let alike = || open.iter().filter(|o| o.1 == *monoid).map(|o| o.0);
         sets.insert((vec![*axis], *monoid));

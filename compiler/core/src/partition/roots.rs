@@ -3,11 +3,11 @@
 use super::spmd::CopyId;
 use meshwright_ops::{Crossing, Graph, Id, RepeatId};
 use meshwright_plan::{Axis, Extent, Mesh, PartialAxes, only_member};
-use std::collections::BTreeMap;
+use meshwright_sorted::SortedMap;
 
 /// The members that alone have copies, by position in the group over the axes over which these are partial.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Roots(BTreeMap<CopyId, usize>);
+pub(crate) struct Roots(SortedMap<CopyId, usize>);
 
 impl Roots {
     /// The member that alone has a copy.

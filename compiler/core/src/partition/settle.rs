@@ -4,8 +4,8 @@ use super::decision::Reason;
 use super::propagation::Walk;
 use meshwright_ops::{Crossing, Id, Kind, Role};
 use meshwright_plan::{Axis, Monoid, Placement};
+use meshwright_sorted::SortedSet;
 use meshwright_syntax::ast::{ReduceWhen, ScopeKind};
-use std::collections::BTreeSet;
 
 impl Walk<'_> {
     /// Decides, at the first use of a value, which of its partial axes are reduced here, and in which placement. A value is
@@ -34,7 +34,7 @@ impl Walk<'_> {
             q
         };
         let target = strip(&self.facts.target(v));
-        let mut wanted: BTreeSet<Placement> = BTreeSet::new();
+        let mut wanted: SortedSet<Placement> = SortedSet::new();
         if self.facts.is_gradient(v) || self.facts.is_output(v) {
             wanted.insert(target.clone());
         }
@@ -114,7 +114,7 @@ impl Walk<'_> {
         // Reducing later must not cost more: the results of all users are no larger than the value.
         let mut after = 0;
         for u in users {
-            let mut p = self.facts.result(*u, self.facts.rigid(*u), &BTreeSet::new());
+            let mut p = self.facts.result(*u, self.facts.rigid(*u), &SortedSet::new());
             p.partial.clear();
             after += self.facts.bytes(*u, &p);
         }
@@ -147,7 +147,7 @@ impl Walk<'_> {
             return false;
         }
         let partial = |slot: &usize| inputs[*slot] == v || self.state.is_partial(inputs[*slot], axis);
-        let slots: BTreeSet<usize> = (0..inputs.len()).filter(partial).collect();
+        let slots: SortedSet<usize> = (0..inputs.len()).filter(partial).collect();
         facts.linear_in(user, &slots)
     }
 

@@ -6,7 +6,7 @@ use crate::step::step_graph::StepGraph;
 use meshwright_diag::Span;
 use meshwright_ops::{Id, RepeatId, Roles};
 use meshwright_plan::{ArenaId, Axis, DType, Dim, Dims, IdVec, Mesh, Phase, Pipeline, Placement, Splits};
-use std::collections::BTreeMap;
+use meshwright_sorted::SortedMap;
 use std::ops::Range;
 
 /// A value in one placement, by position in [`Spmd::copies`].
@@ -128,7 +128,7 @@ pub struct Spmd {
     /// The loop whose iterations are stages.
     pub pipeline: Option<Pipeline>,
     /// Decision on each value; not a part of the program.
-    pub decisions: BTreeMap<Id, Decision>,
+    pub decisions: SortedMap<Id, Decision>,
 }
 
 /// The placement of the operand in `slot` of an op whose loops are split as `loops`. A window that asks of every device

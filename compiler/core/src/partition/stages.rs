@@ -5,8 +5,8 @@ use crate::layout::{Layout, Rule};
 use meshwright_diag::{Diagnostic, codes};
 use meshwright_ops::{Computes, Crossing, InputOpKind, Kind, Role};
 use meshwright_plan::{Axis, Pipeline};
+use meshwright_sorted::SortedSet;
 use meshwright_syntax::ast::ReduceWhen;
-use std::collections::BTreeSet;
 
 /// The pipeline of a step, if it has a loop over stages.
 pub(super) fn pipeline_of(layout: &Layout, loops: &[PlacedLoop]) -> Option<Pipeline> {
@@ -184,7 +184,7 @@ fn added_by_each(spmd: &Spmd, layout: &Layout) -> Option<Diagnostic> {
     let carried = passes.iter().flat_map(|p| &p.carries).filter(|c| c.next != c.current).map(|c| c.next);
     let sums = carried.chain(of(Crossing::Accumulate).map(|o| o.0));
     let inside = |at: &usize| passes.iter().any(|p| p.body.contains(at));
-    let stacks: BTreeSet<CopyId> = of(Crossing::Stack).map(|o| o.1).collect();
+    let stacks: SortedSet<CopyId> = of(Crossing::Stack).map(|o| o.1).collect();
     let read = (0..spmd.instrs.len()).filter(|at| !inside(at)).flat_map(|at| spmd.instrs[at].reads());
     let found = sums.filter(|next| shared(*next)).chain(read.filter(|x| stacks.contains(x))).next()?;
     let (value, name) = (spmd.copy(found).value, g.dims.name(pipeline.dim));
@@ -205,8 +205,8 @@ fn waits_for_all(spmd: &Spmd, layout: &Layout) -> Option<Diagnostic> {
         g.repeats[l.of].dim == over && spmd.loops.iter().any(|o| within(o) && !o.axes.is_empty())
     };
     let passes: Vec<&PlacedLoop> = spmd.loops.iter().filter(staged).collect();
-    let mut given: BTreeSet<CopyId> = BTreeSet::new();
-    let stacks: BTreeSet<CopyId> = passes.iter().flat_map(|p| p.outs.iter().map(|o| o.1)).collect();
+    let mut given: SortedSet<CopyId> = SortedSet::new();
+    let stacks: SortedSet<CopyId> = passes.iter().flat_map(|p| p.outs.iter().map(|o| o.1)).collect();
     for (pass, next) in passes.iter().zip(passes.iter().skip(1)) {
         given.extend(pass.outs.iter().map(|o| o.1));
         for instr in &spmd.instrs[pass.body.end..next.body.start] {

@@ -7,7 +7,7 @@ use super::spmd::{CopyId, PlacedCopy};
 use litemap::LiteMap;
 use meshwright_ops::{Graph, Id};
 use meshwright_plan::{Axis, Dim, IdVec, Phase, Placement};
-use std::collections::{BTreeMap, BTreeSet};
+use meshwright_sorted::{SortedMap, SortedSet};
 use std::sync::Arc;
 
 /// A copy that has been made of a value.
@@ -38,13 +38,13 @@ pub(super) struct State {
     /// The placement after it has been decided which partial sums are reduced.
     pub(super) settled: IdVec<Id, Option<Placement>>,
     /// Over which dims each axis of a partial value was summed.
-    pub(super) summed: BTreeMap<(Id, Axis), Vec<Dim>>,
+    pub(super) summed: SortedMap<(Id, Axis), Vec<Dim>>,
     /// Which dim of each value an axis splits, and why.
-    pub(super) split_by: BTreeMap<(Id, Axis), (Dim, SplitBy)>,
+    pub(super) split_by: SortedMap<(Id, Axis), (Dim, SplitBy)>,
     /// Values that are sums over an axis which have been finished, or are made of such element by element.
-    pub(super) sums: BTreeSet<(Id, Axis)>,
+    pub(super) sums: SortedSet<(Id, Axis)>,
     /// The names of those of the forward pass.
-    pub(super) sum_names: BTreeSet<(Arc<str>, Axis)>,
+    pub(super) sum_names: SortedSet<(Arc<str>, Axis)>,
     made: IdVec<Id, LiteMap<Placement, Made>>,
     pub(super) copies: IdVec<CopyId, PlacedCopy>,
     /// Which stage alone has a copy.
@@ -57,10 +57,10 @@ impl State {
         State {
             natural: graph.nodes.table(None),
             settled: graph.nodes.table(None),
-            summed: BTreeMap::new(),
-            split_by: BTreeMap::new(),
-            sums: BTreeSet::new(),
-            sum_names: BTreeSet::new(),
+            summed: SortedMap::new(),
+            split_by: SortedMap::new(),
+            sums: SortedSet::new(),
+            sum_names: SortedSet::new(),
             made: graph.nodes.table(LiteMap::new()),
             copies: IdVec::new(),
             roots: Roots::default(),

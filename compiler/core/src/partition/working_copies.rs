@@ -8,14 +8,14 @@ use crate::resolve::matches;
 use meshwright_diag::{Diagnostic, codes};
 use meshwright_ops::{Id, InputOpKind, Kind};
 use meshwright_plan::{Collective, IdVec};
-use std::collections::BTreeSet;
+use meshwright_sorted::SortedSet;
 
 /// The kept parameters of which copies are gathered.
 pub(super) fn gathered(
     facts: &Facts<'_>,
     instrs: &[Instr],
     copies: &IdVec<CopyId, PlacedCopy>,
-) -> BTreeSet<String> {
+) -> SortedSet<String> {
     let gathers = instrs.iter().filter_map(|i| match i {
         Instr::Reshard { kind: Reshard::Collective(Collective::AllGather { .. }), from, .. } => {
             Some(copies[*from].value)
@@ -37,7 +37,7 @@ fn parameter(facts: &Facts<'_>, mut id: Id) -> Option<String> {
 }
 
 /// A note for each item of `keep` that names none of those of which copies are gathered.
-pub(super) fn idle(layout: &Layout, gathered: &BTreeSet<String>) -> Vec<Diagnostic> {
+pub(super) fn idle(layout: &Layout, gathered: &SortedSet<String>) -> Vec<Diagnostic> {
     let mut out = Vec::new();
     for (path, span) in &layout.keep {
         let names = |parameter: &String| path.as_deref().is_none_or(|p| matches(p, parameter));

@@ -9,7 +9,7 @@
 
 use meshwright_ops::{Boundary, Crossing, Expand, Graph, Id, Kind, RepeatId, Source};
 use meshwright_plan::IdVec;
-use std::collections::BTreeSet;
+use meshwright_sorted::SortedSet;
 use std::sync::Arc;
 
 /// Moves values out of the loops that they do not depend on. Values keep their ids.
@@ -19,7 +19,7 @@ pub(crate) fn hoist(g: &mut Graph) {
     }
     // Made of constants and positions alone.
     let mut free: IdVec<Id, bool> = g.nodes.table(false);
-    let summed: BTreeSet<Id> = g.ids().filter_map(|id| summed(g, id)).collect();
+    let summed: SortedSet<Id> = g.ids().filter_map(|id| summed(g, id)).collect();
     for id in g.ids() {
         leave_unchanged(g, id);
         let node = g.node(id);

@@ -6,8 +6,9 @@
 use crate::passes::normalize::rebuild_in;
 use crate::step::step_graph::StepGraph;
 use meshwright_ops::{Graph, Id, RepeatId};
+use meshwright_sorted::{SortedMap, SortedSet};
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+use std::collections::BinaryHeap;
 
 /// Puts the body of each loop in one piece. A graph without loops stays as it is.
 pub(crate) fn linearized(step: StepGraph) -> StepGraph {
@@ -38,8 +39,8 @@ pub(crate) enum ScopeItem {
 }
 
 /// The values of the body of each loop, with those of the loops in it.
-pub(crate) fn bodies(g: &Graph) -> BTreeMap<RepeatId, Vec<Id>> {
-    let mut out: BTreeMap<RepeatId, Vec<Id>> = BTreeMap::new();
+pub(crate) fn bodies(g: &Graph) -> SortedMap<RepeatId, Vec<Id>> {
+    let mut out: SortedMap<RepeatId, Vec<Id>> = SortedMap::new();
     for id in g.ids() {
         let mut inner = g.node(id).scope;
         while let Some(of) = inner {
@@ -75,9 +76,9 @@ pub(crate) fn items_of(g: &Graph, scope: Option<RepeatId>, within: &[Id]) -> Vec
         }
         None
     };
-    let mut first: BTreeMap<ScopeItem, Id> = BTreeMap::new();
-    let mut users: BTreeMap<ScopeItem, BTreeSet<ScopeItem>> = BTreeMap::new();
-    let mut waits: BTreeMap<ScopeItem, usize> = BTreeMap::new();
+    let mut first: SortedMap<ScopeItem, Id> = SortedMap::new();
+    let mut users: SortedMap<ScopeItem, SortedSet<ScopeItem>> = SortedMap::new();
+    let mut waits: SortedMap<ScopeItem, usize> = SortedMap::new();
     for id in within.iter().copied() {
         let Some(mine) = item(id) else { continue };
         first.entry(mine).or_insert(id);

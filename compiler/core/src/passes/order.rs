@@ -16,7 +16,7 @@ use meshwright_ops::{
     Type, replaced_in,
 };
 use meshwright_plan::{DType, Dim, Dims, Zigzag};
-use std::collections::{BTreeMap, BTreeSet};
+use meshwright_sorted::{SortedMap, SortedSet};
 use std::sync::Arc;
 
 /// A dim in zigzag order, with its other names.
@@ -25,7 +25,7 @@ pub(crate) struct Ordered {
     /// The order.
     order: Zigzag,
     /// Each name, with the dim under which its positions are counted from the first to the last.
-    dims: BTreeMap<Dim, Dim>,
+    dims: SortedMap<Dim, Dim>,
     /// The line of the layout.
     span: Span,
 }
@@ -56,7 +56,7 @@ pub(crate) fn planned(
             let (name, size) = (format!("{}*order", dims.name(d)), dims.size(d));
             (d, dims.add(name, size))
         };
-        let names: BTreeMap<Dim, Dim> = names.into_iter().map(in_order).collect();
+        let names: SortedMap<Dim, Dim> = names.into_iter().map(in_order).collect();
         for d in names.keys() {
             dims.put_in_order(*d, order);
         }
@@ -69,13 +69,13 @@ pub(crate) fn planned(
 }
 
 /// A dim with all names that renames give it.
-fn names(g: &Graph, dim: Dim) -> BTreeSet<Dim> {
+fn names(g: &Graph, dim: Dim) -> SortedSet<Dim> {
     let renames = g.nodes.iter().filter_map(|n| match n.op.kind() {
         Kind::Rename { from, to } => Some((from, to)),
         _ => None,
     });
-    let renames: BTreeSet<(Dim, Dim)> = renames.collect();
-    let mut names = BTreeSet::from([dim]);
+    let renames: SortedSet<(Dim, Dim)> = renames.collect();
+    let mut names = SortedSet::from([dim]);
     loop {
         let meets = |(a, b): &&(Dim, Dim)| names.contains(a) != names.contains(b);
         let Some((a, b)) = renames.iter().find(meets) else { return names };
@@ -88,7 +88,7 @@ fn zigzag(
     step: &StepGraph,
     rule: &OrderRule,
     devices: usize,
-    (names, others): (&BTreeSet<Dim>, &[Ordered]),
+    (names, others): (&SortedSet<Dim>, &[Ordered]),
 ) -> Result<Zigzag, Vec<Diagnostic>> {
     let dims = &step.graph.dims;
     let (name, size, parts) = (dims.name(rule.dim), dims.size(rule.dim), 2 * devices);
@@ -133,9 +133,9 @@ pub(crate) fn ordered(
 }
 
 /// The errors of what is not the same in another order.
-fn unordered(step: &StepGraph, dims: &BTreeMap<Dim, Dim>, asked: Span) -> Vec<Diagnostic> {
+fn unordered(step: &StepGraph, dims: &SortedMap<Dim, Dim>, asked: Span) -> Vec<Diagnostic> {
     let g = &step.graph;
-    let (mut errors, mut told) = (Vec::new(), BTreeSet::new());
+    let (mut errors, mut told) = (Vec::new(), SortedSet::new());
     for id in g.ids().filter(|id| !keeps_order(g, *id)) {
         let node = g.node(id);
         // Positions within attention are put in order as others are.
@@ -171,9 +171,9 @@ fn keeps_order(g: &Graph, id: Id) -> bool {
 fn in_order(step: &StepGraph, order: &Ordered) -> StepGraph {
     let old = &step.graph;
     let keeps = |id: Id| keeps_order(old, id);
-    let mut moved: BTreeMap<Id, Id> = BTreeMap::new();
+    let mut moved: SortedMap<Id, Id> = SortedMap::new();
     // Inputs with one dim in this order, as they are given.
-    let mut given: BTreeMap<Id, Id> = BTreeMap::new();
+    let mut given: SortedMap<Id, Id> = SortedMap::new();
     let mut out = rebuild(step, |g, mut node, id| {
         let (cursor, scope) = (g.cursor.clone(), g.scope);
         for (x, before) in node.inputs.iter_mut().zip(&old.node(id).inputs) {
@@ -218,7 +218,7 @@ fn in_order(step: &StepGraph, order: &Ordered) -> StepGraph {
 }
 
 /// The dim of an `index` along a dim in zigzag order.
-fn is_index(op: &dyn Op, dims: &BTreeMap<Dim, Dim>) -> Option<Dim> {
+fn is_index(op: &dyn Op, dims: &SortedMap<Dim, Dim>) -> Option<Dim> {
     op.as_any().downcast_ref::<Index>().map(|i| i.dim).filter(|d| dims.contains_key(d))
 }
 

@@ -9,19 +9,19 @@ use crate::passes::stages::Stages;
 use crate::step::step_graph::StepGraph;
 use meshwright_ops::{ABS, Class, Computes, Graph, Id, Kind, Origin, ScaledSquares};
 use meshwright_plan::{Cuts, DType, Dim, Monoid, Phase};
-use std::collections::BTreeSet;
+use meshwright_sorted::SortedSet;
 
 /// Adds sums of squares of stacks in the order of their layers.
 pub(crate) fn squares_in_order(step: &StepGraph, stages: &Stages) -> StepGraph {
     let (old, dim) = (&step.graph, stages.dim);
-    let squares: BTreeSet<Id> = old.ids().filter(|id| is_square(old, *id, dim)).collect();
+    let squares: SortedSet<Id> = old.ids().filter(|id| is_square(old, *id, dim)).collect();
     if squares.is_empty() {
         return step.clone();
     }
     let is_sum = |id: Id| old.node(id).op.name() == "add" && old.node(id).scope.is_none();
     let reads = |id: Id| old.node(id).inputs.iter().any(|x| squares.contains(x));
-    let sums: BTreeSet<Id> = old.ids().filter(|id| is_sum(*id) && reads(*id)).collect();
-    let added: BTreeSet<Id> = sums.iter().flat_map(|id| old.node(*id).inputs.iter().copied()).collect();
+    let sums: SortedSet<Id> = old.ids().filter(|id| is_sum(*id) && reads(*id)).collect();
+    let added: SortedSet<Id> = sums.iter().flat_map(|id| old.node(*id).inputs.iter().copied()).collect();
     let mut step = step.clone();
     let (name, size) = (format!("{}*order", step.graph.dims.name(dim)), step.graph.dims.size(dim));
     let order = step.graph.dims.add(name, size);

@@ -9,7 +9,7 @@ use crate::step::step_graph::StepGraph;
 use meshwright_diag::{Diagnostic, Span, codes};
 use meshwright_ops::{Crossing, Graph, Id, Kind, Source};
 use meshwright_plan::{Cuts, Dim, Dims};
-use std::collections::{BTreeMap, BTreeSet};
+use meshwright_sorted::{SortedMap, SortedSet};
 
 /// The dims of a program with stages.
 #[derive(Clone, Copy, Debug)]
@@ -86,7 +86,7 @@ pub(crate) fn given_to_all(step: &StepGraph, stages: &Stages) -> StepGraph {
         let of = g.boundary(id).filter(|b| b.how == Crossing::Final && b.dim == stages.dim);
         of.is_some_and(|b| g.repeats[b.of].parent.is_none())
     };
-    let (mut whole, mut carries): (BTreeMap<Id, Id>, BTreeSet<Id>) = Default::default();
+    let (mut whole, mut carries): (SortedMap<Id, Id>, SortedSet<Id>) = Default::default();
     // It is made where the loop ends: collectives keep this order, and what passes over microbatches read is there before the first.
     let mut order: Vec<Id> = vec![];
     for id in g.ids().collect::<Vec<_>>() {

@@ -4,7 +4,7 @@ use crate::passes::linear::{ScopeItem, items};
 use crate::step::step_graph::{OutputKind, StepGraph};
 use meshwright_ops::{Boundary, Const, Crossing, Graph, Id, RepeatId};
 use meshwright_plan::{DType, IdVec};
-use std::collections::BTreeMap;
+use meshwright_sorted::SortedMap;
 
 /// The step without loops. Values around loops keep their names; those of bodies occur once for each iteration.
 pub fn unrolled(step: &StepGraph) -> StepGraph {
@@ -13,7 +13,7 @@ pub fn unrolled(step: &StepGraph) -> StepGraph {
         old,
         new: Graph::new(old.dims.clone()),
         now: old.nodes.table(Id(0)),
-        leaving: BTreeMap::new(),
+        leaving: SortedMap::new(),
     };
     u.scope(None);
     let Unroll { new, now, .. } = u;
@@ -33,7 +33,7 @@ struct Unroll<'a> {
     /// What each value is, in the iteration that is being written out.
     now: IdVec<Id, Id>,
     /// What leaves loops: the value of each iteration, with its position.
-    leaving: BTreeMap<Id, Vec<(usize, Id)>>,
+    leaving: SortedMap<Id, Vec<(usize, Id)>>,
 }
 
 impl Unroll<'_> {

@@ -12,7 +12,7 @@ use crate::step::step_graph::StepGraph;
 use meshwright_ops::{
     Boundary, Computes, Crossing, Expand, Graph, Id, Kind, Node, Origin, Repeat, RepeatId, Source,
 };
-use std::collections::{BTreeMap, BTreeSet};
+use meshwright_sorted::{SortedMap, SortedSet};
 use std::sync::Arc;
 
 /// Takes gradients of weights out of the backward pass of a pipeline, if it has any.
@@ -27,7 +27,7 @@ pub(crate) fn apart(mut step: StepGraph, stages: &Stages) -> StepGraph {
     let over = g.repeat(g.repeats[back.over].dim, false);
     let layers = g.repeat(dim, reverse);
     (g.repeats[layers].parent, g.repeats[layers].from) = (Some(over), from);
-    let mut weights = Weights { g, back, over, layers, made: BTreeMap::new(), moved };
+    let mut weights = Weights { g, back, over, layers, made: SortedMap::new(), moved };
     weights.make();
     dead_code(&linearized(step))
 }
@@ -53,16 +53,16 @@ impl Backward {
     }
 
     /// The values that leave the backward pass: products that lead to sums over the microbatches alone, and what is made of them.
-    fn moved(self, g: &Graph) -> BTreeSet<Id> {
-        let mut users: BTreeMap<Id, Vec<Id>> = BTreeMap::new();
+    fn moved(self, g: &Graph) -> SortedSet<Id> {
+        let mut users: SortedMap<Id, Vec<Id>> = SortedMap::new();
         for id in g.ids() {
             g.node(id).inputs.iter().for_each(|x| users.entry(*x).or_default().push(id));
         }
-        let next: BTreeSet<Id> = g.repeats.iter().flat_map(|r| r.carries.iter().map(|c| c.1)).collect();
+        let next: SortedSet<Id> = g.repeats.iter().flat_map(|r| r.carries.iter().map(|c| c.1)).collect();
         let sums =
             |id: &Id| g.boundary(*id).is_some_and(|b| b.of == self.over && b.how == Crossing::Accumulate);
         let within = |id: Id| [Some(self.over), Some(self.layers)].contains(&g.node(id).scope);
-        let (mut free, mut moved) = (BTreeSet::new(), BTreeSet::new());
+        let (mut free, mut moved) = (SortedSet::new(), SortedSet::new());
         for id in g.ids().rev().filter(|id| within(*id) && !next.contains(id)) {
             let leads = users.get(&id).is_some_and(|all| all.iter().all(|u| free.contains(u) || sums(u)));
             let enters = g.boundary(id).is_some_and(|b| !b.how.leaves());
@@ -101,8 +101,8 @@ struct Weights<'g> {
     /// The loop over layers in it.
     layers: RepeatId,
     /// What the new loops have of values of the backward pass.
-    made: BTreeMap<Id, Id>,
-    moved: BTreeSet<Id>,
+    made: SortedMap<Id, Id>,
+    moved: SortedSet<Id>,
 }
 
 impl Weights<'_> {

@@ -10,14 +10,14 @@ use crate::layout::Layout;
 use crate::step::step_graph::StepGraph;
 use meshwright_ops::{Cast, Crossing, Graph, Id, InputOpKind, Kind, Node, Origin};
 use meshwright_plan::DType;
-use std::collections::BTreeMap;
+use meshwright_sorted::SortedMap;
 
 /// Rounds kept parameters before the loops that read them.
 pub(crate) fn rounded_before_loops(step: StepGraph, layout: &Layout) -> StepGraph {
     if layout.keep.is_empty() || step.program != "train" || step.float.half().is_none() {
         return step;
     }
-    let mut rounded: BTreeMap<Id, Id> = BTreeMap::new();
+    let mut rounded: SortedMap<Id, Id> = SortedMap::new();
     let out = rebuild(&step, |g, node, _| {
         let to = node.op.as_any().downcast_ref::<Cast>().map(|c| c.to).filter(|to| to.is_half());
         let Some((to, x)) = to.zip(node.inputs.first().copied()) else { return g.push(node) };
@@ -41,7 +41,7 @@ fn kept(g: &Graph, layout: &Layout, mut x: Id) -> bool {
 }
 
 /// A parameter in the half type, or the slice of that.
-fn round(g: &mut Graph, rounded: &mut BTreeMap<Id, Id>, x: Id, to: DType) -> Id {
+fn round(g: &mut Graph, rounded: &mut SortedMap<Id, Id>, x: Id, to: DType) -> Id {
     if let Some(known) = rounded.get(&x) {
         return *known;
     }

@@ -1,6 +1,6 @@
 //! Patterns of parameter paths.
 
-use std::collections::BTreeMap;
+use meshwright_sorted::SortedMap;
 use std::ops::Bound::{Included, Unbounded};
 
 /// Whether a path matches: `*` stands for any text, and `layers.*` also for `layers` itself.
@@ -64,9 +64,9 @@ fn suffix(pattern: &str) -> &str {
 /// Paths by which a pattern finds those that it matches without a look at all others: by its beginning, or its end.
 #[derive(Debug, Default)]
 pub(crate) struct PathIndex<'p> {
-    forward: BTreeMap<&'p str, Vec<usize>>,
+    forward: SortedMap<&'p str, Vec<usize>>,
     /// Paths from their end to their beginning.
-    backward: BTreeMap<String, &'p str>,
+    backward: SortedMap<String, &'p str>,
 }
 
 impl<'p> PathIndex<'p> {
@@ -105,9 +105,9 @@ impl<'p> PathIndex<'p> {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PatternIndex {
     /// By what paths begin with.
-    beginnings: BTreeMap<String, Vec<usize>>,
+    beginnings: SortedMap<String, Vec<usize>>,
     /// By what paths end with, for patterns that begin with `*`.
-    ends: BTreeMap<String, Vec<usize>>,
+    ends: SortedMap<String, Vec<usize>>,
 }
 
 impl PatternIndex {

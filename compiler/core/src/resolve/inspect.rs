@@ -5,7 +5,7 @@ use super::scope::Val;
 use meshwright_diag::Span;
 use meshwright_ops::{Graph, Id};
 use meshwright_plan::Dim;
-use std::collections::BTreeMap;
+use meshwright_sorted::SortedMap;
 
 /// The meaning of an expression or a name.
 #[derive(Clone, Debug, PartialEq)]
@@ -28,9 +28,9 @@ pub struct Inspection {
     /// Places with what stands there, in the order of evaluation: one in a layer has an entry for each call.
     pub facts: Vec<(Span, Meaning)>,
     /// Dims by name.
-    pub dims: BTreeMap<String, Dim>,
+    pub dims: SortedMap<String, Dim>,
     /// Consts by name, with their values.
-    pub consts: BTreeMap<String, String>,
+    pub consts: SortedMap<String, String>,
 }
 
 impl Inspection {

@@ -24,10 +24,10 @@ pub(crate) use glob::{PathIndex, PatternIndex};
 pub use inspect::{Inspection, Meaning};
 use meshwright_diag::{Diagnostic, Near, Outcome, codes, has_errors};
 use meshwright_ops::{Graph, Origin};
+use meshwright_sorted::{SortedMap, SortedSet};
 use meshwright_syntax::ast::{ItemKind, Model, ModelFile, Train};
 use report::{Report, listed, nearest};
 use resolver::{PathOrigin, Resolver};
-use std::collections::{BTreeMap, BTreeSet};
 
 pub(crate) use declarations::declare::INITIALIZERS;
 pub(crate) use declarations::fans::BY_FAN;
@@ -109,25 +109,25 @@ fn resolve_loaded(
         scopes: Vec::new(),
         params: Vec::new(),
         states: Vec::new(),
-        assigned: BTreeMap::new(),
-        paths: BTreeMap::new(),
+        assigned: SortedMap::new(),
+        paths: SortedMap::new(),
         inputs: Vec::new(),
         losses: Vec::new(),
         metrics: Vec::new(),
         outputs: Vec::new(),
-        model_consts: BTreeSet::new(),
+        model_consts: SortedSet::new(),
         step: None,
         training: None,
-        streams: BTreeMap::new(),
-        calls: BTreeMap::new(),
-        owners: BTreeMap::new(),
-        named: BTreeMap::new(),
+        streams: SortedMap::new(),
+        calls: SortedMap::new(),
+        owners: SortedMap::new(),
+        named: SortedMap::new(),
         bounds: Vec::new(),
         open_repeats: Vec::new(),
         depth: 0,
         work: 0,
         stopped: false,
-        poisoned: BTreeSet::new(),
+        poisoned: SortedSet::new(),
         facts: inspected.then(Vec::new),
     };
     r.model(chosen);
@@ -173,7 +173,7 @@ fn models(file: &ModelFile) -> impl Iterator<Item = &Model> {
 
 fn choose_model<'a>(file: &'a ModelFile, wanted: Option<&str>, report: &mut Report) -> Option<&'a Model> {
     let all: Vec<&Model> = models(file).collect();
-    let mut first_of: BTreeMap<&str, &Model> = BTreeMap::new();
+    let mut first_of: SortedMap<&str, &Model> = SortedMap::new();
     for m in &all {
         let first = *first_of.entry(&m.name.text).or_insert(m);
         if !std::ptr::eq(first, *m) {
@@ -220,8 +220,8 @@ fn choose_model<'a>(file: &'a ModelFile, wanted: Option<&str>, report: &mut Repo
 
 /// The `train` block of a model, if there is one; that all blocks name models is checked here.
 fn choose_train<'a>(file: &'a ModelFile, model: Option<&Model>, report: &mut Report) -> Option<&'a Train> {
-    let mut seen: BTreeMap<&'a str, &'a Train> = BTreeMap::new();
-    let known: BTreeSet<&str> = models(file).map(|m| m.name.text.as_str()).collect();
+    let mut seen: SortedMap<&'a str, &'a Train> = SortedMap::new();
+    let known: SortedSet<&str> = models(file).map(|m| m.name.text.as_str()).collect();
     for item in &file.items {
         let ItemKind::Train(t) = &item.kind else { continue };
         if report.is_full_of_errors() {

@@ -7,8 +7,8 @@ use super::scope::{Local, OpenRepeat, Val};
 use meshwright_diag::{Diagnostic, Span, codes};
 use meshwright_ops::{Crossing, Id, Kind, RepeatId, Type};
 use meshwright_plan::Dim;
+use meshwright_sorted::{SortedMap, SortedSet};
 use meshwright_syntax::ast::{Expr, Name, Repeat, Statement, StatementKind};
-use std::collections::{BTreeMap, BTreeSet};
 
 /// The most loops in each other, as the runtime counts iterations.
 const MOST_NESTED: usize = 8;
@@ -31,7 +31,7 @@ impl<'a> Resolver<'a> {
         let dims = self.dims_named(&r.dim.text, r.dim.span);
         let dim = dims.and_then(|d| self.one_of(&d, &r.dim.text, r.dim.span));
         let dim = dim.filter(|d| self.not_open(*d, r.dim.span));
-        let mut assigned = BTreeMap::new();
+        let mut assigned = SortedMap::new();
         assignments(&r.body, &mut assigned);
         let (Some(dim), true) = (dim, self.can_carry(&assigned)) else {
             let names: Vec<&'a str> = assigned.into_keys().collect();
@@ -44,7 +44,7 @@ impl<'a> Resolver<'a> {
             return;
         };
         // A number that is carried has the type of what it becomes, which is known when the body is.
-        let mut types: BTreeMap<&'a str, Type> = BTreeMap::new();
+        let mut types: SortedMap<&'a str, Type> = SortedMap::new();
         let numbers = assigned.keys().any(|n| self.is_number(n));
         let before = numbers.then(|| Box::new(self.clone()));
         let wanted = self.loop_once(r, (dim, head), &assigned, &types);
@@ -60,15 +60,15 @@ impl<'a> Resolver<'a> {
         &mut self,
         r: &'a Repeat,
         (dim, head): (Dim, Span),
-        assigned: &BTreeMap<&'a str, Span>,
-        types: &BTreeMap<&'a str, Type>,
-    ) -> BTreeMap<&'a str, Type> {
+        assigned: &SortedMap<&'a str, Span>,
+        types: &SortedMap<&'a str, Type>,
+    ) -> SortedMap<&'a str, Type> {
         let around = self.graph.scope;
         let of = self.graph.repeat(dim, false);
         let scope = self.scope();
-        let outer: BTreeSet<&'a str> = scope.locals.keys().copied().collect();
+        let outer: SortedSet<&'a str> = scope.locals.keys().copied().collect();
         let (path, own) = (scope.path.clone(), scope.own.clone());
-        let states: BTreeMap<&'a str, usize> =
+        let states: SortedMap<&'a str, usize> =
             assigned.keys().filter_map(|n| Some((*n, self.state_named(n)?))).collect();
         let scope = self.scope();
         let element = scope.path_of(&r.dim.text);
@@ -105,7 +105,7 @@ impl<'a> Resolver<'a> {
         let scope = self.scope();
         scope.locals.retain(|n, _| outer.contains(n));
         (scope.path, scope.own) = (path, own);
-        let mut wanted = BTreeMap::new();
+        let mut wanted = SortedMap::new();
         for (c, next) in nexts {
             wanted.extend(self.end_carry(of, c, next, around));
         }
@@ -299,7 +299,7 @@ impl<'a> Resolver<'a> {
     // ------------------------------------------------------------------------------------------- carries
 
     /// Whether each assigned name that is known here is one that a loop may carry.
-    fn can_carry(&mut self, assigned: &BTreeMap<&'a str, Span>) -> bool {
+    fn can_carry(&mut self, assigned: &SortedMap<&'a str, Span>) -> bool {
         let mut fine = true;
         for (name, at) in assigned {
             let Some(local) = self.scope().locals.get(name) else { continue };
@@ -454,9 +454,9 @@ impl<'a> Resolver<'a> {
 }
 
 /// The names that a body assigns, loops in it included, and where each is first assigned.
-fn assignments<'a>(body: &'a [Statement], found: &mut BTreeMap<&'a str, Span>) {
-    let mut declared: BTreeSet<&'a str> = BTreeSet::new();
-    let mut mine = BTreeMap::new();
+fn assignments<'a>(body: &'a [Statement], found: &mut SortedMap<&'a str, Span>) {
+    let mut declared: SortedSet<&'a str> = SortedSet::new();
+    let mut mine = SortedMap::new();
     for s in body {
         match &s.kind {
             StatementKind::Assign { names, .. } => {

@@ -1,15 +1,15 @@
 //! The errors so far, each once.
 
 use meshwright_diag::{Diagnostic, MAX_REPORTED, Severity, Span, codes};
-use std::collections::{BTreeMap, BTreeSet};
+use meshwright_sorted::{SortedMap, SortedSet};
 
 /// The diagnostics of one run. A layer is checked once per call, so its mistakes would come back with every call: of those
 /// with one code and one place the first is kept. Of each severity there are at most [`MAX_REPORTED`].
 #[derive(Clone, Default)]
 pub(super) struct Report {
     found: Vec<Diagnostic>,
-    seen: BTreeSet<(&'static str, Option<Span>)>,
-    counts: BTreeMap<Severity, usize>,
+    seen: SortedSet<(&'static str, Option<Span>)>,
+    counts: SortedMap<Severity, usize>,
     /// Whether a file that is used could not be read. What it declares is not known: that a name is not is no mistake of its own.
     pub(super) names_missing: bool,
 }

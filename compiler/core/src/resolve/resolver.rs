@@ -8,7 +8,7 @@ use crate::declared::{LossDecl, ParamDecl, StateDecl};
 use meshwright_diag::{Diagnostic, Span, codes};
 use meshwright_ops::{Graph, Id};
 use meshwright_plan::{DType, InputDecl};
-use std::collections::{BTreeMap, BTreeSet};
+use meshwright_sorted::{SortedMap, SortedSet};
 use std::sync::Arc;
 
 /// The most values of a graph: about 300 blocks of a transformer. The gradient of a value has a part for each use of
@@ -37,28 +37,28 @@ pub(super) struct Resolver<'a> {
     pub(super) params: Vec<ParamDecl>,
     pub(super) states: Vec<StateDecl>,
     /// The assignment of each state's next value, by position.
-    pub(super) assigned: BTreeMap<usize, Span>,
-    pub(super) paths: BTreeMap<String, PathOrigin>,
+    pub(super) assigned: SortedMap<usize, Span>,
+    pub(super) paths: SortedMap<String, PathOrigin>,
     pub(super) inputs: Vec<(InputDecl, Id, Span)>,
     pub(super) losses: Vec<LossDecl>,
     pub(super) metrics: Vec<LossDecl>,
     pub(super) outputs: Vec<LossDecl>,
     /// Consts that are read outside of a `train` block.
-    pub(super) model_consts: BTreeSet<&'a str>,
+    pub(super) model_consts: SortedSet<&'a str>,
     /// The leaf of the number of the step.
     pub(super) step: Option<Id>,
     /// The truth value `training`.
     pub(super) training: Option<Id>,
     /// Number of random streams of each name.
-    pub(super) streams: BTreeMap<String, usize>,
+    pub(super) streams: SortedMap<String, usize>,
     /// Number of calls of layers with each path.
-    pub(super) calls: BTreeMap<Arc<str>, usize>,
+    pub(super) calls: SortedMap<Arc<str>, usize>,
     /// The least and the greatest that the elements of each value may be, as far as they have been asked for.
     pub(super) bounds: Vec<(i64, i64)>,
     /// The first call that has each path, with its layer: what it declares can be shared.
-    pub(super) owners: BTreeMap<Arc<str>, (&'a str, Span)>,
+    pub(super) owners: SortedMap<Arc<str>, (&'a str, Span)>,
     /// The value of each name, by its path.
-    pub(super) named: BTreeMap<Arc<str>, Id>,
+    pub(super) named: SortedMap<Arc<str>, Id>,
     /// The loops whose bodies are being resolved, outermost first.
     pub(super) open_repeats: Vec<OpenRepeat<'a>>,
     pub(super) depth: usize,
@@ -66,7 +66,7 @@ pub(super) struct Resolver<'a> {
     /// Whether a limit was hit: nothing is evaluated from then on.
     pub(super) stopped: bool,
     /// Names of losses that are declared, but in error.
-    pub(super) poisoned: BTreeSet<String>,
+    pub(super) poisoned: SortedSet<String>,
     /// Places with what stands there, if that is asked for.
     pub(super) facts: Option<Vec<(Span, Val)>>,
 }

@@ -4,7 +4,7 @@ use super::number::Konst;
 use meshwright_diag::Span;
 use meshwright_ops::{Id, RepeatId};
 use meshwright_plan::{Dim, Phase};
-use std::collections::{BTreeMap, BTreeSet};
+use meshwright_sorted::{SortedMap, SortedSet};
 use std::sync::Arc;
 
 /// Value of an expression.
@@ -49,11 +49,11 @@ pub(super) struct NameScope<'a> {
     pub(super) call: Span,
     /// The place for `as name`, with the text before the name: the existing label, or the end of the call.
     pub(super) label: Option<(Span, &'static str)>,
-    pub(super) locals: BTreeMap<&'a str, Local>,
+    pub(super) locals: SortedMap<&'a str, Local>,
     /// Losses, metrics and outputs so far; a local of the same name comes first.
-    pub(super) results: BTreeMap<&'a str, Local>,
+    pub(super) results: SortedMap<&'a str, Local>,
     /// Names of unread inputs of a model: they are warned of.
-    pub(super) inputs: BTreeSet<&'a str>,
+    pub(super) inputs: SortedSet<&'a str>,
     /// Part of the step.
     pub(super) phase: Phase,
     /// Path of the call, as the rules address it.
@@ -88,9 +88,9 @@ impl<'a> NameScope<'a> {
             title,
             call,
             label: None,
-            locals: BTreeMap::new(),
-            results: BTreeMap::new(),
-            inputs: BTreeSet::new(),
+            locals: SortedMap::new(),
+            results: SortedMap::new(),
+            inputs: SortedSet::new(),
             phase: if kind == ScopeKind::Train { Phase::Update } else { Phase::Forward },
             own: path.clone(),
             name: "".into(),
@@ -138,5 +138,5 @@ pub(super) struct OpenRepeat<'a> {
     /// The path of what stands around it.
     pub(super) around: Arc<str>,
     /// The names that go from one iteration to the next, and where each is first assigned.
-    pub(super) carried: BTreeMap<&'a str, Span>,
+    pub(super) carried: SortedMap<&'a str, Span>,
 }

@@ -9,7 +9,7 @@ use meshwright_diag::{Diagnostic, Outcome, codes, has_errors};
 use meshwright_ops::tensor::better;
 use meshwright_ops::{Class, Computes, F64Tensor, Fold, Graph, Id, InputOp, InputOpKind, Kind, Role, Source};
 use meshwright_plan::{Dim, IdVec, Monoid};
-use std::collections::{BTreeMap, BTreeSet};
+use meshwright_sorted::{SortedMap, SortedSet};
 use std::sync::Arc;
 
 /// Combination of batches in an accumulator.
@@ -276,13 +276,13 @@ impl Evaluation {
         let of = |(k, data): (usize, Vec<f64>)| {
             (self.cuts[k], F64Tensor::new(&self.graph.dims, self.dims(k), data))
         };
-        let mut known: BTreeMap<Id, F64Tensor> = total.into_iter().enumerate().map(of).collect();
+        let mut known: SortedMap<Id, F64Tensor> = total.into_iter().enumerate().map(of).collect();
         self.results.iter().map(|(name, id)| (name.clone(), self.value(*id, &mut known))).collect()
     }
 
-    fn value(&self, id: Id, known: &mut BTreeMap<Id, F64Tensor>) -> F64Tensor {
+    fn value(&self, id: Id, known: &mut SortedMap<Id, F64Tensor>) -> F64Tensor {
         // Operands come before their users; without recursion, since chains may be long.
-        let mut needed = BTreeSet::new();
+        let mut needed = SortedSet::new();
         let mut todo = vec![id];
         while let Some(id) = todo.pop() {
             if !known.contains_key(&id) && needed.insert(id) {

@@ -2,7 +2,7 @@
 
 use meshwright_ops::{Graph, Id, InputOpKind, Kind};
 use meshwright_plan::{Arithmetic, InputDecl};
-use std::collections::BTreeSet;
+use meshwright_sorted::SortedSet;
 
 /// What a value is wanted for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,10 +45,10 @@ pub struct StepGraph {
 
 impl StepGraph {
     /// The names of the inputs that its outputs read.
-    pub fn inputs_read(&self) -> BTreeSet<&str> {
+    pub fn inputs_read(&self) -> SortedSet<&str> {
         let mut seen = self.graph.nodes.table(false);
         let mut todo: Vec<Id> = self.outputs.iter().map(|o| o.id).collect();
-        let mut names = BTreeSet::new();
+        let mut names = SortedSet::new();
         while let Some(id) = todo.pop() {
             if std::mem::replace(&mut seen[id], true) {
                 continue;

@@ -9,7 +9,7 @@ use crate::step::stack_part::StackPart;
 use crate::step::step_graph::{OutputKind, StepGraph, StepOutput};
 use meshwright_ops::{Class, Graph, Id, InputOpKind, Kind, Origin, SQRT};
 use meshwright_plan::{Arithmetic, DType, Phase};
-use std::collections::{BTreeMap, BTreeSet};
+use meshwright_sorted::{SortedMap, SortedSet};
 
 /// Builds the training step of a program; `None` where it has no `train` block.
 pub fn training_step(program: &Program) -> Option<StepGraph> {
@@ -285,7 +285,7 @@ fn global_norm(g: &mut Graph, grads: &[Id]) -> Option<Id> {
 pub fn learning_rate(program: &Program, step: u64) -> Option<f64> {
     let rate = program.train.as_ref()?.optimizers.first()?.chosen.scalar("lr");
     let g = &program.graph;
-    let mut needed = BTreeSet::new();
+    let mut needed = SortedSet::new();
     let mut todo = vec![rate];
     while let Some(id) = todo.pop() {
         if needed.insert(id) {
@@ -293,7 +293,7 @@ pub fn learning_rate(program: &Program, step: u64) -> Option<f64> {
         }
     }
     // Operands come before their users.
-    let mut values: BTreeMap<Id, f64> = BTreeMap::new();
+    let mut values: SortedMap<Id, f64> = SortedMap::new();
     for id in needed {
         let node = g.node(id);
         let inputs: Option<Vec<f64>> = node.inputs.iter().map(|i| values.get(i).copied()).collect();

@@ -5,7 +5,7 @@ use crate::partition::{CopyId, Instr, Reshard};
 use crate::print::describe_move;
 use meshwright_ops::Id;
 use meshwright_plan::{Axis, Collective, Dim};
-use std::collections::BTreeSet;
+use meshwright_sorted::SortedSet;
 
 impl Teller<'_> {
     /// Collectives that the split of `dim` of a value brings about: moves of the value along the dim, and the
@@ -18,7 +18,7 @@ impl Teller<'_> {
             v.value == id && v.placement.axes(dim).contains(&a)
         };
         let all: Vec<Axis> = (0..spmd.mesh.axes.len()).map(|i| Axis(i as u8)).collect();
-        let mut open: BTreeSet<(CopyId, Axis)> = BTreeSet::new();
+        let mut open: SortedSet<(CopyId, Axis)> = SortedSet::new();
         for instr in &spmd.instrs {
             match instr {
                 Instr::Input { .. } => {}

@@ -7,7 +7,7 @@ use crate::rows::Rows;
 use meshwright_diag::Location;
 use meshwright_ops::{Boundary, Crossing, Id};
 use meshwright_plan::{Axis, Dim, Extent};
-use std::collections::{BTreeMap, BTreeSet};
+use meshwright_sorted::{SortedMap, SortedSet};
 
 /// A partitioned step of which something is asked.
 pub(super) struct Teller<'a> {
@@ -15,7 +15,7 @@ pub(super) struct Teller<'a> {
     pub(super) layout: &'a Layout,
     pub(super) place_of: &'a PlaceOf<'a>,
     pub(super) rows: Rows,
-    pub(super) paths: BTreeMap<String, Vec<Id>>,
+    pub(super) paths: SortedMap<String, Vec<Id>>,
 }
 
 impl Teller<'_> {
@@ -47,7 +47,7 @@ impl Teller<'_> {
         let axes = self.axes(id, dim);
         let placement = self.made(id).map(|v| self.spmd.copy(v).placement.clone()).unwrap_or_default();
         let mut chain = Vec::new();
-        self.tell(id, dim, &mut chain, &mut BTreeSet::new());
+        self.tell(id, dim, &mut chain, &mut SortedSet::new());
         Why {
             id: id.0,
             value: self.describe(id),
@@ -77,7 +77,7 @@ impl Teller<'_> {
         said.flatten().copied().collect()
     }
 
-    pub(super) fn tell(&self, id: Id, dim: Dim, chain: &mut Vec<Link>, told: &mut BTreeSet<(Id, Dim)>) {
+    pub(super) fn tell(&self, id: Id, dim: Dim, chain: &mut Vec<Link>, told: &mut SortedSet<(Id, Dim)>) {
         if !told.insert((id, dim)) {
             return;
         }

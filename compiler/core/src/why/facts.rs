@@ -5,7 +5,7 @@ use crate::layout::{Assigned, Rule, RuleDim, Scope};
 use crate::partition::{Reason, Refusal};
 use meshwright_ops::{Id, Kind};
 use meshwright_plan::{Axis, Dim, Splits};
-use std::collections::BTreeSet;
+use meshwright_sorted::SortedSet;
 
 impl Teller<'_> {
     /// Appends the facts of one reason to `facts`, and to `next` the values and dims that it refers to.
@@ -229,7 +229,7 @@ impl Teller<'_> {
             let text = format!("{} took `{}`, the largest dim that was free", short(*i), g.dims.name(*other));
             say("elsewhere", text, Some(*i));
         }
-        let asked: BTreeSet<usize> =
+        let asked: SortedSet<usize> =
             said.spoke.iter().map(|s| s.0).chain(said.silenced.iter().map(|s| s.0)).collect();
         for (i, r) in self.layout.rules.iter().enumerate() {
             if r.dim == RuleDim::Dim(self.layout.first_name(dim)) && !asked.contains(&i) {

@@ -6,18 +6,18 @@ use crate::rows::Rows;
 use meshwright_diag::{Diagnostic, codes, nearest};
 use meshwright_ops::Id;
 use meshwright_plan::{Dim, Phase};
-use std::collections::{BTreeMap, BTreeSet};
+use meshwright_sorted::{SortedMap, SortedSet};
 
 /// The most paths that an error lists.
 const LISTED: usize = 24;
 
 /// Every path with the values that it was given to: the one that bears it, then the others, the last first. What only brings a value across
 /// the boundary of a loop comes behind the value.
-pub(super) fn paths(spmd: &Spmd, rows: &Rows) -> BTreeMap<String, Vec<Id>> {
+pub(super) fn paths(spmd: &Spmd, rows: &Rows) -> SortedMap<String, Vec<Id>> {
     let g = &spmd.step.graph;
     let made = spmd.instrs.iter().filter(|i| !matches!(i, Instr::Reshard { .. }));
-    let made: BTreeSet<Id> = made.map(|i| spmd.copy(i.out()).value).collect();
-    let mut out: BTreeMap<String, Vec<Id>> = BTreeMap::new();
+    let made: SortedSet<Id> = made.map(|i| spmd.copy(i.out()).value).collect();
+    let mut out: SortedMap<String, Vec<Id>> = SortedMap::new();
     for id in &made {
         if let Some(path) = rows.path(*id) {
             out.entry(path.into()).or_default().push(*id);

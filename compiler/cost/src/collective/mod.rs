@@ -5,7 +5,7 @@
 
 use crate::machine::{InNetwork, Machine, NetworkLine, ReduceMode, Tier};
 use meshwright_plan::CollectiveKind;
-use std::collections::BTreeMap;
+use meshwright_sorted::SortedMap;
 
 /// The group of a collective, as the levels of a network see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,7 +30,7 @@ impl TierGroup {
             let last = i + 1 == machine.tier.len();
             // A group of the level below belongs to the one of this level that has its first rank.
             let owner = |block: &usize| if last { 0 } else { block * size / tier.size };
-            let mut blocks: BTreeMap<usize, usize> = BTreeMap::new();
+            let mut blocks: SortedMap<usize, usize> = SortedMap::new();
             below.iter().for_each(|b| *blocks.entry(owner(b)).or_default() += 1);
             parts.push(below.len());
             most.push(blocks.values().copied().max().unwrap_or(0));

@@ -14,7 +14,7 @@ use meshwright_plan::expr::Scalar;
 use meshwright_plan::{
     Arithmetic, BufId, CollectiveKind, Dim, Operand, Phase, Plan, Prim, ProgramInputKind, Step,
 };
-use std::collections::BTreeSet;
+use meshwright_sorted::SortedSet;
 
 /// Bytes of a half type.
 const HALF: f64 = 2.0;
@@ -44,14 +44,14 @@ struct Translation<'a> {
     facts: &'a EngineFacts,
     prices: &'a dyn Prices,
     /// Dims of the inputs: what has one of them is an activation.
-    inputs: BTreeSet<Dim>,
+    inputs: SortedSet<Dim>,
     /// Buffers with parameters, and views of them.
-    parameters: BTreeSet<BufId>,
+    parameters: SortedSet<BufId>,
 }
 
 /// Dims of the inputs, and of what splits and joins make of them: what has one of them is an activation.
-pub(crate) fn input_dims(plan: &Plan) -> BTreeSet<Dim> {
-    let mut dims: BTreeSet<Dim> = plan.inputs.iter().flat_map(|i| i.dims.iter().copied()).collect();
+pub(crate) fn input_dims(plan: &Plan) -> SortedSet<Dim> {
+    let mut dims: SortedSet<Dim> = plan.inputs.iter().flat_map(|i| i.dims.iter().copied()).collect();
     dims.extend(plan.microbatches.map(|m| m.dim));
     // What a split or a join makes of such a dim counts as one too.
     for step in &plan.steps {
@@ -69,9 +69,9 @@ fn all_dims(operands: &[Operand]) -> Vec<Dim> {
     operands.iter().flat_map(|o| o.dims.iter().copied()).collect()
 }
 
-fn parameters(plan: &Plan) -> BTreeSet<BufId> {
+fn parameters(plan: &Plan) -> SortedSet<BufId> {
     let inputs = plan.program_inputs.iter().filter(|i| i.kind == ProgramInputKind::Param);
-    let mut found: BTreeSet<BufId> = inputs.map(|i| i.buf).collect();
+    let mut found: SortedSet<BufId> = inputs.map(|i| i.buf).collect();
     for step in &plan.steps {
         let view = matches!(
             step.prim,

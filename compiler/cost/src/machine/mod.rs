@@ -14,8 +14,8 @@ pub use error::MachineError;
 pub use network::{InNetwork, NetworkLine, ReduceMode, Tier};
 pub use source::NumberSource;
 
+use meshwright_sorted::SortedMap;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
 
 /// Version of the format.
 pub const VERSION: u32 = 1;
@@ -43,8 +43,8 @@ pub struct Machine {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failures: Option<Failures>,
     /// Relative error of a time by family of work, as measured: `matmul = 0.03`.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub errors: BTreeMap<String, f64>,
+    #[serde(default, skip_serializing_if = "SortedMap::is_empty")]
+    pub errors: SortedMap<String, f64>,
     /// The calibration of the file; none where nothing was measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub calibration: Option<Calibration>,
@@ -88,20 +88,20 @@ pub struct Device {
     #[serde(default)]
     pub straggle: f64,
     /// Rates of matrix products by dtype: `bf16`.
-    pub matrix: BTreeMap<String, MatrixRates>,
+    pub matrix: SortedMap<String, MatrixRates>,
     /// Efficiency of a matrix product by its shape.
     pub product: ProductShape,
     /// Memory.
     pub stream: StreamRates,
     /// Of a CPU, seconds per element of an `f32` function by family ([`SCALAR_FAMILIES`]), on one core.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub scalar: BTreeMap<String, f64>,
+    #[serde(default, skip_serializing_if = "SortedMap::is_empty")]
+    pub scalar: SortedMap<String, f64>,
     /// Operations per second of other kernels by family, on one unit of a CPU or a whole GPU: `convolve`, `scatter`.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub families: BTreeMap<String, f64>,
+    #[serde(default, skip_serializing_if = "SortedMap::is_empty")]
+    pub families: SortedMap<String, f64>,
     /// Attention by kernel.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub attention: BTreeMap<String, AttentionRates>,
+    #[serde(default, skip_serializing_if = "SortedMap::is_empty")]
+    pub attention: SortedMap<String, AttentionRates>,
     /// Sources of the numbers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<NumberSource>,

@@ -1,7 +1,7 @@
 //! Sources of the numbers of a machine file.
 
+use meshwright_sorted::SortedMap;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
 
 /// Sources of the numbers of a table: one for all, or one for each key. They are also those of the tables below it, or below the
 /// key, that name none.
@@ -11,5 +11,5 @@ pub enum NumberSource {
     /// Of all numbers of the table.
     All(String),
     /// By key.
-    ByKey(BTreeMap<String, String>),
+    ByKey(SortedMap<String, String>),
 }

@@ -6,7 +6,7 @@ use super::{Arena, Spot};
 use crate::kernels::Kernel;
 use crate::launch::{DevicePlan, LaunchKind};
 use meshwright_plan::Plan;
-use std::collections::BTreeMap;
+use meshwright_sorted::SortedMap;
 
 /// Arena of a device plan: the offsets of its results, found by a walk through its launches as they run.
 pub fn arena_of(plan: &Plan, device: &DevicePlan) -> Arena {
@@ -33,7 +33,7 @@ struct ArenaLayout {
     made: Vec<Lifetime>,
     needed: Vec<Needed>,
     /// Indices of the needed results, by number.
-    places: BTreeMap<usize, usize>,
+    places: SortedMap<usize, usize>,
 }
 
 impl ArenaLayout {

@@ -10,8 +10,9 @@ use crate::slot::{LaunchId, TensorSlot};
 use crate::turns::Turn;
 use burn_ir::{TensorId, TensorIr, TensorStatus};
 use meshwright_plan::{BufId, Plan};
+use meshwright_sorted::{SortedMap, SortedSet};
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::rc::Rc;
 
 /// Memory that was asked for.
@@ -44,7 +45,7 @@ pub(super) struct Walked {
     /// The step of each moment.
     pub steps: Vec<usize>,
     /// Launches that move a value into a stack.
-    pub moves: BTreeSet<LaunchId>,
+    pub moves: SortedSet<LaunchId>,
 }
 
 pub(super) fn walk(plan: &Plan, device: &DevicePlan) -> Walked {
@@ -52,14 +53,14 @@ pub(super) fn walk(plan: &Plan, device: &DevicePlan) -> Walked {
         plan,
         device,
         left: device.left.iter().filter_map(|buf| device.slots.id(TensorSlot::Buffer(*buf))).collect(),
-        held: BTreeMap::new(),
-        in_flight: BTreeMap::new(),
+        held: SortedMap::new(),
+        in_flight: SortedMap::new(),
         sent: VecDeque::new(),
         clock: Rc::default(),
         steps: vec![0],
         results: vec![],
         at: LaunchId(0),
-        moves: BTreeSet::new(),
+        moves: SortedSet::new(),
     };
     walk.launches(&device.body, Iteration::default());
     walk.delivered(0);
@@ -120,9 +121,9 @@ struct InFlight {
 struct ArenaWalk<'a> {
     plan: &'a Plan,
     device: &'a DevicePlan,
-    held: BTreeMap<TensorId, HeldTensor>,
+    held: SortedMap<TensorId, HeldTensor>,
     /// Sent and received tensors, by collective; of messages that are received ahead the oldest first.
-    in_flight: BTreeMap<u32, VecDeque<InFlight>>,
+    in_flight: SortedMap<u32, VecDeque<InFlight>>,
     /// Sent tensors of messages that may be on their way, the oldest first.
     sent: VecDeque<Vec<HeldTensor>>,
     clock: Rc<Clock>,
@@ -131,9 +132,9 @@ struct ArenaWalk<'a> {
     /// The launch that runs.
     at: LaunchId,
     /// Launches that move a value into a stack.
-    moves: BTreeSet<LaunchId>,
+    moves: SortedSet<LaunchId>,
     /// Tensors that outlive the run.
-    left: BTreeSet<TensorId>,
+    left: SortedSet<TensorId>,
 }
 
 impl ArenaWalk<'_> {

@@ -11,7 +11,7 @@ mod packing;
 pub(crate) mod views;
 
 use crate::slot::LaunchId;
-use std::collections::BTreeSet;
+use meshwright_sorted::SortedSet;
 
 /// Offsets of the results of a program's kernels.
 #[derive(Debug, Default)]
@@ -23,7 +23,7 @@ pub struct Arena {
     /// Launch of each entry of `spots`.
     pub of: Vec<LaunchId>,
     /// The launches that would put a value into a stack, and have nothing to do: all their values are made there.
-    pub in_place: BTreeSet<LaunchId>,
+    pub in_place: SortedSet<LaunchId>,
     /// The step at which most is needed at once.
     pub fullest: usize,
 }

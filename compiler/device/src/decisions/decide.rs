@@ -14,7 +14,7 @@ use crate::passes::row_groups;
 use crate::passes::step_order::StepOrder;
 use crate::target::Target;
 use meshwright_plan::{BufId, Plan, Step};
-use std::collections::BTreeSet;
+use meshwright_sorted::SortedSet;
 
 /// A pass over a Plan, which decides how a device computes its steps.
 pub struct DevicePass {
@@ -37,7 +37,7 @@ pub static PASSES: [DevicePass; 8] = [
 ];
 
 /// Runs all passes, and the verifier after each that decides anything if asked to. Gives the buffers that are live at the end of the Plan.
-pub(crate) fn decide(lowering: &mut Lowering<'_>, verified: bool) -> Result<BTreeSet<BufId>, CompileError> {
+pub(crate) fn decide(lowering: &mut Lowering<'_>, verified: bool) -> Result<SortedSet<BufId>, CompileError> {
     let failed = |step, problem| CompileError { step, source: LoweringError::Plan(problem) };
     let left = left(&lowering.uses).map_err(|(step, problem)| failed(step, problem))?;
     for pass in &PASSES {

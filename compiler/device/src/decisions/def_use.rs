@@ -1,7 +1,7 @@
 //! The def-use table of a Plan, which all passes for a device read.
 
 use meshwright_plan::{BufId, Plan, Prim, Step};
-use std::collections::{BTreeMap, BTreeSet};
+use meshwright_sorted::{SortedMap, SortedSet};
 
 /// The writers and readers of each buffer of a Plan, and the loop of each step. Passes for devices do not change the Plan, so that one table
 /// serves all of them.
@@ -9,26 +9,26 @@ pub struct DefUse<'a> {
     /// The Plan.
     pub plan: &'a Plan,
     /// The consumers of each buffer.
-    pub readers: BTreeMap<BufId, Vec<usize>>,
+    pub readers: SortedMap<BufId, Vec<usize>>,
     /// The producers of each buffer, in order.
-    pub writers: BTreeMap<BufId, Vec<usize>>,
+    pub writers: SortedMap<BufId, Vec<usize>>,
     /// For each step the loop that it is in, by the step that begins it.
     pub within: Vec<Option<usize>>,
     /// For each end of a loop the step that begins it.
-    pub begins: BTreeMap<usize, usize>,
+    pub begins: SortedMap<usize, usize>,
     /// The step with which the lifetime of a buffer ends.
-    ends: BTreeMap<BufId, usize>,
+    ends: SortedMap<BufId, usize>,
     /// Outputs, and the next values of states.
-    leaves: BTreeSet<BufId>,
+    leaves: SortedSet<BufId>,
 }
 
 impl<'a> DefUse<'a> {
     /// Reads the steps of a Plan.
     pub fn of(plan: &'a Plan) -> DefUse<'a> {
-        let (mut readers, mut begins) = (BTreeMap::<BufId, Vec<usize>>::new(), BTreeMap::new());
-        let mut writers = BTreeMap::<BufId, Vec<usize>>::new();
+        let (mut readers, mut begins) = (SortedMap::<BufId, Vec<usize>>::new(), SortedMap::new());
+        let mut writers = SortedMap::<BufId, Vec<usize>>::new();
         let (mut within, mut open) = (Vec::with_capacity(plan.steps.len()), Vec::new());
-        let mut ends = BTreeMap::new();
+        let mut ends = SortedMap::new();
         for (at, step) in plan.steps.iter().enumerate() {
             if let (Prim::EndRepeat, Some(begin)) = (&step.prim, open.last()) {
                 begins.insert(at, *begin);

@@ -2,7 +2,7 @@
 //! no kind of kernel.
 
 use meshwright_plan::{BufId, Dim};
-use std::collections::{BTreeMap, BTreeSet};
+use meshwright_sorted::{SortedMap, SortedSet};
 
 /// Steps that are one kernel.
 #[derive(Clone, Debug)]
@@ -12,7 +12,7 @@ pub struct FusedGroup {
     /// Steps between them that run after the group.
     pub after: Vec<usize>,
     /// Values without other consumers.
-    pub inner: BTreeSet<BufId>,
+    pub inner: SortedSet<BufId>,
     /// The kernel.
     pub kernel: FusedKernel,
 }
@@ -51,13 +51,13 @@ impl FusedGroup {
 #[derive(Clone, Debug, Default)]
 pub struct FusedGroups {
     /// Groups by their last step.
-    pub at: BTreeMap<usize, FusedGroup>,
+    pub at: SortedMap<usize, FusedGroup>,
     /// Last step of the group, by each of its steps.
-    pub members: BTreeMap<usize, usize>,
+    pub members: SortedMap<usize, usize>,
     /// Last step of the group after which a step runs, by that step.
-    pub waiting: BTreeMap<usize, usize>,
+    pub waiting: SortedMap<usize, usize>,
     /// Values between steps of a group, which are never stored.
-    pub never: BTreeSet<BufId>,
+    pub never: SortedSet<BufId>,
 }
 
 impl Extend<FusedGroup> for FusedGroups {

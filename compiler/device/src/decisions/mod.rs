@@ -15,7 +15,7 @@ use crate::passes::masks::Masks;
 use crate::passes::residuals::{ResidualStep, Residuals};
 use crate::passes::step_order::StepOrder;
 use meshwright_plan::BufId;
-use std::collections::BTreeSet;
+use meshwright_sorted::SortedSet;
 
 /// Decisions of all passes. Those of a pass that has not run yet are empty: each step is a launch of its own, in the Plan's order.
 #[derive(Clone, Debug, Default)]
@@ -35,7 +35,7 @@ pub struct Decisions {
     /// Steps that a matmul computes.
     pub epilogues: Epilogues,
     /// Buffers of numbers that are rounded to TF32, where the target has units that multiply those.
-    pub rounded: BTreeSet<BufId>,
+    pub rounded: SortedSet<BufId>,
 }
 
 /// The launch that computes a step of the Plan.
@@ -89,16 +89,16 @@ impl Decisions {
 
     /// Buffers that are never made, and of those the ones in whose place no other is, with the stacks in which a loop would keep masks that are
     /// drawn again.
-    pub fn absent(&self, uses: &DefUse<'_>) -> (BTreeSet<BufId>, BTreeSet<BufId>) {
+    pub fn absent(&self, uses: &DefUse<'_>) -> (SortedSet<BufId>, SortedSet<BufId>) {
         let plan = uses.plan;
         let all = (0..plan.buffers.len()).map(|b| BufId(b as u32));
-        let never: BTreeSet<BufId> = all.filter(|b| self.is_never_made(*b)).collect();
+        let never: SortedSet<BufId> = all.filter(|b| self.is_never_made(*b)).collect();
         // A buffer that takes the storage of another keeps that storage live until its group has run.
-        let shares: BTreeSet<BufId> =
+        let shares: SortedSet<BufId> =
             plan.steps.iter().flat_map(|s| &s.aliases).flat_map(|(from, to)| [*from, *to]).collect();
         let alone = self.fused.never.iter().filter(|b| !shares.contains(b));
         let computed = self.masks.drawn_by.keys().chain(self.inlined.values.keys()).chain(alone);
-        let mut absent: BTreeSet<BufId> = computed.copied().collect();
+        let mut absent: SortedSet<BufId> = computed.copied().collect();
         for at in &self.masks.skipped {
             if let Some(ResidualStep::Store { stack, .. }) = self.residuals.steps.get(at) {
                 absent.extend(&self.residuals.stacks[stack]);

@@ -10,7 +10,7 @@ use crate::passes::residuals::ResidualStep;
 use crate::passes::rounded_factors::verify_rounded;
 use crate::passes::step_order::StepOrder;
 use meshwright_plan::{BufId, Operand, Plan, Prim, Step};
-use std::collections::{BTreeMap, BTreeSet};
+use meshwright_sorted::{SortedMap, SortedSet};
 
 /// A contradiction, and its step.
 pub type Problem = (Option<usize>, String);
@@ -19,7 +19,7 @@ pub type Problem = (Option<usize>, String);
 ///
 /// # Errors
 /// If the Plan contradicts itself.
-pub fn left(uses: &DefUse<'_>) -> Result<BTreeSet<BufId>, Problem> {
+pub fn left(uses: &DefUse<'_>) -> Result<SortedSet<BufId>, Problem> {
     walk(uses, &Decisions::default())
 }
 
@@ -27,7 +27,7 @@ pub fn left(uses: &DefUse<'_>) -> Result<BTreeSet<BufId>, Problem> {
 ///
 /// # Errors
 /// The first invariant that is broken, and at which step.
-pub fn verify(uses: &DefUse<'_>, decisions: &Decisions, left: &BTreeSet<BufId>) -> Result<(), Problem> {
+pub fn verify(uses: &DefUse<'_>, decisions: &Decisions, left: &SortedSet<BufId>) -> Result<(), Problem> {
     verify_rounded(uses.plan, &decisions.rounded).map_err(|problem| (None, problem))?;
     residuals_match(uses, decisions)?;
     bits_match(uses, decisions)?;
@@ -42,7 +42,7 @@ pub fn verify(uses: &DefUse<'_>, decisions: &Decisions, left: &BTreeSet<BufId>) 
     }
 }
 
-fn walk(uses: &DefUse<'_>, decisions: &Decisions) -> Result<BTreeSet<BufId>, Problem> {
+fn walk(uses: &DefUse<'_>, decisions: &Decisions) -> Result<SortedSet<BufId>, Problem> {
     let plan = uses.plan;
     let plain;
     let order = match decisions.order.steps.is_empty() {
@@ -58,9 +58,9 @@ fn walk(uses: &DefUse<'_>, decisions: &Decisions) -> Result<BTreeSet<BufId>, Pro
         decisions,
         order,
         alive: LiveBuffers::new(plan),
-        in_flight: BTreeMap::new(),
+        in_flight: SortedMap::new(),
         computed: vec![false; plan.steps.len()],
-        postponed: BTreeMap::new(),
+        postponed: SortedMap::new(),
     };
     for at in &order.steps {
         walk.step(*at).map_err(|problem| (Some(*at), problem))?;
@@ -110,7 +110,7 @@ fn residuals_match(uses: &DefUse<'_>, decisions: &Decisions) -> Result<(), Probl
             }
         }
     }
-    let mut stacks: BTreeMap<BufId, (usize, Vec<usize>, Vec<usize>)> = BTreeMap::new();
+    let mut stacks: SortedMap<BufId, (usize, Vec<usize>, Vec<usize>)> = SortedMap::new();
     for (at, how) in &decisions.residuals.steps {
         match how {
             ResidualStep::Nothing => {}
@@ -141,7 +141,7 @@ fn residuals_match(uses: &DefUse<'_>, decisions: &Decisions) -> Result<(), Probl
 fn bits_match(uses: &DefUse<'_>, decisions: &Decisions) -> Result<(), Problem> {
     let Decisions { attention_bits: bits, order, .. } = decisions;
     let wrong = |at: usize, what: &str| Err((Some(at), format!("bits of its attention {what}")));
-    let mut read = BTreeSet::new();
+    let mut read = SortedSet::new();
     for (step, by) in &bits.shared {
         if !uses.is_beside(*by, *step) || order.place[*by] >= order.place[*step] {
             return wrong(*step, "are drawn later, or in another iteration");
@@ -192,7 +192,7 @@ impl LiveBuffers {
         self.0.get_mut(buf.0 as usize).is_some_and(std::mem::take)
     }
 
-    fn into_set(self) -> BTreeSet<BufId> {
+    fn into_set(self) -> SortedSet<BufId> {
         (0..).zip(self.0).filter(|(_, live)| *live).map(|(id, _)| BufId(id)).collect()
     }
 }
@@ -203,11 +203,11 @@ struct DecisionVerifier<'a> {
     order: &'a StepOrder,
     alive: LiveBuffers,
     /// Collectives in flight by id: the step that started it, and its results, which are live after the wait.
-    in_flight: BTreeMap<u32, (usize, Vec<BufId>)>,
+    in_flight: SortedMap<u32, (usize, Vec<BufId>)>,
     /// Steps that a launch has computed.
     computed: Vec<bool>,
     /// Buffers that end later than in the Plan, by the step that ends them.
-    postponed: BTreeMap<usize, Vec<BufId>>,
+    postponed: SortedMap<usize, Vec<BufId>>,
 }
 
 impl DecisionVerifier<'_> {
@@ -253,7 +253,7 @@ impl DecisionVerifier<'_> {
     /// Steps that are one launch.
     fn launch(&mut self, steps: &[usize]) -> Result<(), String> {
         let plan: &Plan = self.uses.plan;
-        let mut within = BTreeSet::new();
+        let mut within = SortedSet::new();
         for at in steps {
             let step = plan.steps.get(*at).ok_or_else(|| format!("there is no step {at}"))?;
             if !self.uses.is_beside(steps[0], *at) {
@@ -308,7 +308,7 @@ impl DecisionVerifier<'_> {
         Ok(read)
     }
 
-    fn end(self) -> Result<BTreeSet<BufId>, Problem> {
+    fn end(self) -> Result<SortedSet<BufId>, Problem> {
         let plan = self.uses.plan;
         if let Some((start, _)) = self.in_flight.values().next() {
             return Err((Some(*start), "what it starts is never waited for".into()));

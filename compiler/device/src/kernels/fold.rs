@@ -5,7 +5,7 @@ use super::scalar::ScalarProgram;
 use super::spread::FoldBlocks;
 use meshwright_plan::expr::Expr;
 use meshwright_plan::{Computed, DType, Monoid};
-use std::collections::BTreeSet;
+use meshwright_sorted::SortedSet;
 
 /// A tensor that a fold reads.
 #[derive(Clone, Debug)]
@@ -77,7 +77,7 @@ impl FoldCall {
     pub(super) fn starts(calls: &[FoldCall]) -> u64 {
         let first = calls.iter().map(|c| (c.half, if c.is_cut() { DType::F32 } else { c.output }));
         let second = calls.iter().filter(|c| c.is_cut()).map(|c| (c.half, c.output));
-        let many = |of: BTreeSet<(Option<DType>, DType)>| of.len() as u64;
+        let many = |of: SortedSet<(Option<DType>, DType)>| of.len() as u64;
         many(first.collect()) + many(second.collect())
     }
 

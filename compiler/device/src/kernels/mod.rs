@@ -26,10 +26,10 @@ use index::{IndexCall, ScatterCall};
 use join::JoinCall;
 use map::MapCall;
 use meshwright_plan::Dim;
+use meshwright_sorted::SortedSet;
 use product::{FactorDigits, ProductCall};
 use random::RandomBlock;
 use rows::RowCall;
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use windows::{ConvolveCall, PoolCall};
 
@@ -104,7 +104,9 @@ impl Kernel {
             Kernel::IterationUpdate(_) => ("iteration_update", 1),
             Kernel::Store(_) => ("store_residual", 1),
             Kernel::Load { .. } => ("load_residual", 1),
-            Kernel::Map(calls) => ("map", calls.iter().map(|c| c.half).collect::<BTreeSet<_>>().len() as u64),
+            Kernel::Map(calls) => {
+                ("map", calls.iter().map(|c| c.half).collect::<SortedSet<_>>().len() as u64)
+            }
             Kernel::Join(_) => ("join", 1),
             Kernel::Fold(calls) => ("fold", FoldCall::starts(calls)),
             // Sums over rows are of parts, which are folded.

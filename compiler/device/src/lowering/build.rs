@@ -21,7 +21,7 @@ use crate::turns::{self, Carried};
 use crate::verify::verify;
 use burn_ir::GraphIr;
 use meshwright_plan::{Axis, BufId, Collective, Dim, Extent, IdVec, Operand, Plan, Prim, Step, StepLoop};
-use std::collections::BTreeMap;
+use meshwright_sorted::SortedMap;
 use std::ops::Range;
 
 /// A loop whose body is being built.
@@ -71,7 +71,7 @@ fn launches(plan: &Plan, rank: usize, target: Target, verified: bool) -> Result<
     let left = decide(&mut lowering, verified)?;
     let (never, absent) = lowering.decisions.absent(&lowering.uses);
     let order = lowering.decisions.order.steps.clone();
-    let (body, operations, open, in_flight) = (vec![], vec![], vec![], BTreeMap::new());
+    let (body, operations, open, in_flight) = (vec![], vec![], vec![], SortedMap::new());
     let mut builder = ProgramBuilder {
         lowering,
         launches: IdVec::new(),
@@ -81,11 +81,11 @@ fn launches(plan: &Plan, rank: usize, target: Target, verified: bool) -> Result<
         in_flight,
         waiting: vec![],
         waiting_for: GroupKind::Map,
-        postponed: BTreeMap::new(),
+        postponed: SortedMap::new(),
         delayed: vec![],
-        groups: BTreeMap::new(),
+        groups: SortedMap::new(),
         chunk: None,
-        chunks: BTreeMap::new(),
+        chunks: SortedMap::new(),
     };
     let failed = |source: LoweringError, step| CompileError { step, source };
     let chunked = chunked(plan);
@@ -137,20 +137,20 @@ pub(super) struct ProgramBuilder<'a> {
     /// Loops whose bodies are being built, outermost first.
     pub(super) open: Vec<OpenLoop>,
     /// Collectives in flight by id: the launch that starts it, and its unpacking.
-    in_flight: BTreeMap<u32, (LaunchId, Arrival)>,
+    in_flight: SortedMap<u32, (LaunchId, Arrival)>,
     /// Steps of the next shared launch, each with the slots whose lifetime it ends.
     waiting: Vec<(usize, Vec<TensorSlot>)>,
     waiting_for: GroupKind,
     /// Tensors whose lifetime ends later than in the Plan, by the step that ends it.
-    postponed: BTreeMap<usize, Vec<TensorSlot>>,
+    postponed: SortedMap<usize, Vec<TensorSlot>>,
     /// Steps that follow an epilogue, each with the slots whose lifetime it ends.
     delayed: Vec<(usize, Vec<TensorSlot>)>,
     /// The steps of a shared launch, by the last of them.
-    groups: BTreeMap<usize, Vec<usize>>,
+    groups: SortedMap<usize, Vec<usize>>,
     /// The chunk for which steps are lowered, where a device has several stages.
     pub(super) chunk: Option<Chunk>,
     /// Ranges of each chunk's launches in the body of each loop over microbatches.
-    chunks: BTreeMap<LaunchId, Vec<Range<usize>>>,
+    chunks: SortedMap<LaunchId, Vec<Range<usize>>>,
 }
 
 impl ProgramBuilder<'_> {
@@ -439,7 +439,7 @@ impl ProgramBuilder<'_> {
     /// Operations as launches: a kernel is one, and so are operations of Burn that follow each other. A tensor that ends after a kernel ends
     /// with its launch. A step is computed by the last kernel among its operations, or the last of them.
     fn launches_of(&mut self, operations: Vec<(Operation, usize)>) -> Vec<LaunchId> {
-        let mut by: BTreeMap<usize, (bool, usize)> = BTreeMap::new();
+        let mut by: SortedMap<usize, (bool, usize)> = SortedMap::new();
         for (at, (operation, step)) in operations.iter().enumerate() {
             let is_kernel = matches!(operation, Operation::Kernel(..));
             if !matches!(operation, Operation::Free(_)) && by.get(step).is_none_or(|b| is_kernel >= b.0) {

@@ -13,7 +13,7 @@ use burn_ir::{
     TensorStatus,
 };
 use meshwright_plan::Plan;
-use std::collections::{BTreeMap, BTreeSet};
+use meshwright_sorted::{SortedMap, SortedSet};
 
 /// A value of the step that is lowered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -59,7 +59,7 @@ enum NodeKind {
 pub(crate) struct GraphBuilder {
     values: Vec<Value>,
     /// The value of each slot.
-    value_of: BTreeMap<TensorSlot, Val>,
+    value_of: SortedMap<TensorSlot, Val>,
     nodes: Vec<GraphNode>,
     /// Tables of the whole program.
     pub tables: Vec<Table>,
@@ -77,7 +77,7 @@ impl GraphBuilder {
     pub(crate) fn new(plan: &Plan, target: Target) -> GraphBuilder {
         GraphBuilder {
             values: vec![],
-            value_of: BTreeMap::new(),
+            value_of: SortedMap::new(),
             nodes: vec![],
             tables: vec![],
             slots: Slots::new(plan),
@@ -235,7 +235,7 @@ impl GraphBuilder {
     pub(crate) fn finish(&mut self, ending: &[TensorSlot]) -> Vec<Operation> {
         let (mut values, nodes) = (std::mem::take(&mut self.values), std::mem::take(&mut self.nodes));
         self.value_of.clear();
-        let ends_here: BTreeSet<TensorSlot> = ending.iter().copied().collect();
+        let ends_here: SortedSet<TensorSlot> = ending.iter().copied().collect();
         let mut needed: Vec<bool> = values.iter().map(|v| v.stored).collect();
         let mut kept = vec![];
         for node in nodes.into_iter().rev() {
@@ -282,7 +282,7 @@ impl GraphBuilder {
             });
         }
         operations.reverse();
-        let met: BTreeSet<TensorSlot> =
+        let met: SortedSet<TensorSlot> =
             used.iter().zip(&values).filter(|(used, _)| **used).filter_map(|(_, v)| v.slot).collect();
         let unread = ending.iter().filter(|s| !met.contains(s)).copied();
         operations.extend(dropped.into_iter().chain(unread).map(Operation::Free));

@@ -22,7 +22,7 @@ use crate::slot::TensorSlot;
 use crate::stored::{stored_as, stored_shape};
 use crate::target::Target;
 use meshwright_plan::{BufId, DType, Monoid, Plan, Prim};
-use std::collections::BTreeMap;
+use meshwright_sorted::SortedMap;
 
 /// Lowers the steps of one Plan for one device.
 pub(crate) struct Lowering<'a> {
@@ -31,17 +31,17 @@ pub(crate) struct Lowering<'a> {
     /// The operations of the step that is lowered.
     pub graph: GraphBuilder,
     /// The dtype of the values of each buffer of pairs.
-    pub pairs: BTreeMap<BufId, DType>,
+    pub pairs: SortedMap<BufId, DType>,
     /// The def-use table of the Plan.
     pub uses: DefUse<'a>,
     /// Decisions of the passes so far.
     pub decisions: Decisions,
     /// Slots of stored `relu` bits, by step.
-    pub bits: BTreeMap<usize, TensorSlot>,
+    pub bits: SortedMap<usize, TensorSlot>,
     /// Slots of the bits that a step drew for another one of its iteration, by step.
-    pub drawn_bits: BTreeMap<usize, TensorSlot>,
+    pub drawn_bits: SortedMap<usize, TensorSlot>,
     /// See [`DevicePlan`](crate::DevicePlan).
-    pub attention_without_kernel: BTreeMap<usize, NoAttentionKernel>,
+    pub attention_without_kernel: SortedMap<usize, NoAttentionKernel>,
 }
 
 /// A tensor of a buffer: its slot, and its dtype.
@@ -59,9 +59,9 @@ impl<'a> Lowering<'a> {
             pairs: values_of_pairs(plan),
             uses: DefUse::of(plan),
             decisions: Decisions::default(),
-            bits: BTreeMap::new(),
-            drawn_bits: BTreeMap::new(),
-            attention_without_kernel: BTreeMap::new(),
+            bits: SortedMap::new(),
+            drawn_bits: SortedMap::new(),
+            attention_without_kernel: SortedMap::new(),
         }
     }
 
@@ -109,8 +109,8 @@ impl<'a> Lowering<'a> {
 }
 
 /// Dtype of the values of each buffer of pairs: that of the folded values.
-fn values_of_pairs(plan: &Plan) -> BTreeMap<BufId, DType> {
-    let mut found: BTreeMap<BufId, DType> = BTreeMap::new();
+fn values_of_pairs(plan: &Plan) -> SortedMap<BufId, DType> {
+    let mut found: SortedMap<BufId, DType> = SortedMap::new();
     let dtype = |buf: BufId| plan.buffers.get(buf.0 as usize).map(|b| b.dtype);
     for step in &plan.steps {
         for (k, out) in step.writes.iter().enumerate() {

@@ -7,7 +7,7 @@ use crate::turns::Turn;
 use burn_ir::{TensorId, TensorIr, TensorStatus};
 use meshwright_plan::actions::Action;
 use meshwright_plan::{Axis, IdVec, Plan, Prim, Step};
-use std::collections::{BTreeMap, BTreeSet};
+use meshwright_sorted::{SortedMap, SortedSet};
 use std::ops::Range;
 
 /// The ranks of the stages to which a device belongs, in the order of the stages, and its place among them.
@@ -38,7 +38,7 @@ pub(super) fn in_order_of_schedule(
     (plan, rank): (&Plan, usize),
     (launches, slots): (&mut IdVec<LaunchId, Launch>, &Slots),
     body: Vec<LaunchId>,
-    chunks: &BTreeMap<LaunchId, Vec<Range<usize>>>,
+    chunks: &SortedMap<LaunchId, Vec<Range<usize>>>,
 ) -> Result<Vec<LaunchId>, LoweringError> {
     let (Some(passes), Some(parts)) = (plan.pipeline_passes(), plan.microbatches) else { return Ok(body) };
     let over = |id: &LaunchId| match &launches[*id].kind {
@@ -50,9 +50,9 @@ pub(super) fn in_order_of_schedule(
     let actions = passes.actions(stages(plan, rank, &passes.pipeline.axes)?.1);
     let (loops, parts) = taken(launches, found.iter().map(|at| body[*at]), chunks);
     // Launches between the loops that later passes need come before all loops; lifetimes that end there end after them.
-    let used: BTreeSet<TensorId> =
+    let used: SortedSet<TensorId> =
         loops.iter().flat_map(|of| reads_of((launches, slots), &of.body)).collect();
-    let mut needed = BTreeSet::new();
+    let mut needed = SortedSet::new();
     for of in &loops[1..] {
         needed.extend(reads_of((launches, slots), &of.body));
         needed.extend(of.carries.iter().flat_map(|c| slots.of_buffer(c.start)));
@@ -110,7 +110,7 @@ pub(super) fn in_order_of_schedule(
 fn taken(
     launches: &mut IdVec<LaunchId, Launch>,
     ids: impl Iterator<Item = LaunchId>,
-    chunks: &BTreeMap<LaunchId, Vec<Range<usize>>>,
+    chunks: &SortedMap<LaunchId, Vec<Range<usize>>>,
 ) -> (Vec<LoopLaunch>, Vec<Vec<Range<usize>>>) {
     let loops = ids.filter_map(|id| match std::mem::replace(&mut launches[id].kind, LaunchKind::Free) {
         LaunchKind::Loop(of) => {
@@ -145,8 +145,8 @@ fn written_by((launches, slots): (&IdVec<LaunchId, Launch>, &Slots), id: LaunchI
 }
 
 /// The operands of some launches, and of those in them.
-fn reads_of((launches, slots): (&IdVec<LaunchId, Launch>, &Slots), ids: &[LaunchId]) -> BTreeSet<TensorId> {
-    let (mut all, mut todo) = (BTreeSet::new(), ids.to_vec());
+fn reads_of((launches, slots): (&IdVec<LaunchId, Launch>, &Slots), ids: &[LaunchId]) -> SortedSet<TensorId> {
+    let (mut all, mut todo) = (SortedSet::new(), ids.to_vec());
     while let Some(id) = todo.pop() {
         let launch = &launches[id];
         all.extend(launch.reads.iter().map(|t| t.id));

@@ -8,7 +8,7 @@ use super::step_order::StepOrder;
 use crate::decisions::def_use::DefUse;
 use crate::kernels::attention::AttentionBitsKey;
 use meshwright_plan::{Dim, Prim};
-use std::collections::{BTreeMap, BTreeSet};
+use meshwright_sorted::{SortedMap, SortedSet};
 
 /// Most words that loops keep in all, 1 GiB: beyond, memory is worth more than the time to draw again.
 const MOST_KEPT: usize = 1 << 28;
@@ -28,11 +28,11 @@ pub struct KeptBits {
 #[derive(Clone, Debug, Default)]
 pub struct AttentionBits {
     /// Bits that a step stores for a later loop, by step.
-    pub stored: BTreeMap<usize, KeptBits>,
+    pub stored: SortedMap<usize, KeptBits>,
     /// Bits that a step of the later loop loads, by step.
-    pub loaded: BTreeMap<usize, KeptBits>,
+    pub loaded: SortedMap<usize, KeptBits>,
     /// Step of the same iteration whose bits a step reads, by that step.
-    pub shared: BTreeMap<usize, usize>,
+    pub shared: SortedMap<usize, usize>,
 }
 
 impl AttentionBits {
@@ -50,7 +50,7 @@ impl AttentionBits {
         if keyed.is_empty() {
             return found;
         }
-        let (mut left, mut drawn) = (MOST_KEPT, BTreeSet::new());
+        let (mut left, mut drawn) = (MOST_KEPT, SortedSet::new());
         for (step, key) in &keyed {
             let same = |(by, other): &&(usize, AttentionBitsKey<'a>)| {
                 let comes_first = by < step && order.place[*by] < order.place[*step];

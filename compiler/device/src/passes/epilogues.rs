@@ -12,7 +12,7 @@ use crate::decisions::def_use::DefUse;
 use crate::decisions::fused::FusedGroups;
 use meshwright_plan::expr::{BinaryFn, Expr, Reg, Scalar, UnaryFn};
 use meshwright_plan::{BufId, DType, Monoid, Prim};
-use std::collections::{BTreeMap, BTreeSet};
+use meshwright_sorted::{SortedMap, SortedSet};
 
 /// Epilogue of a matmul.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -112,13 +112,13 @@ pub enum ProductFunction {
 #[derive(Clone, Debug, Default)]
 pub struct Epilogues {
     /// Epilogues by their matmul.
-    pub at: BTreeMap<usize, Epilogue>,
+    pub at: SortedMap<usize, Epilogue>,
     /// Matmul with which or after which a step is computed, by that step.
-    pub moved: BTreeMap<usize, usize>,
+    pub moved: SortedMap<usize, usize>,
     /// Results of matmuls that are never stored without the epilogue.
-    pub never: BTreeSet<BufId>,
+    pub never: SortedSet<BufId>,
     /// Matmul of the gradient, by the step of a `relu` whose gradient is an epilogue too.
-    pub keep_bits: BTreeMap<usize, usize>,
+    pub keep_bits: SortedMap<usize, usize>,
 }
 
 impl Epilogues {

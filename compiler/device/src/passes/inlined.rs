@@ -8,7 +8,7 @@ use crate::decisions::def_use::{DefUse, ended, takes};
 use crate::decisions::fused::FusedGroups;
 use meshwright_plan::expr::{Expr, Reg, Scalar};
 use meshwright_plan::{BufId, Computed, Operand, Prim, Step};
-use std::collections::{BTreeMap, BTreeSet};
+use meshwright_sorted::{SortedMap, SortedSet};
 
 /// A value that is computed where it is folded.
 #[derive(Clone, Debug)]
@@ -25,9 +25,9 @@ pub struct Inlined {
 #[derive(Clone, Debug, Default)]
 pub struct InlinedValues {
     /// Values by the buffer that is not written.
-    pub values: BTreeMap<BufId, Inlined>,
+    pub values: SortedMap<BufId, Inlined>,
     /// Steps that write nothing but inlined values.
-    pub skipped: BTreeSet<usize>,
+    pub skipped: SortedSet<usize>,
 }
 
 impl InlinedValues {
@@ -40,7 +40,7 @@ impl InlinedValues {
         writes: impl Fn(&Step) -> bool,
     ) -> InlinedValues {
         let (plan, mut all) = (uses.plan, InlinedValues::default());
-        let mut folding = BTreeSet::new();
+        let mut folding = SortedSet::new();
         for (at, step) in plan.steps.iter().enumerate() {
             let Prim::Map { expr, regs } = &step.prim else { continue };
             if fused.members.contains_key(&at) {
@@ -53,7 +53,7 @@ impl InlinedValues {
                 continue;
             }
             // One of two factors of a sum of products stays an operand.
-            let mut folded = BTreeSet::new();
+            let mut folded = SortedSet::new();
             let taken = |by: &usize| fused.members.contains_key(by) || folding.contains(by);
             if by.iter().flatten().any(|step| taken(step) || !folded.insert(*step)) {
                 continue;
@@ -89,14 +89,14 @@ impl InlinedValues {
 fn cut(expr: &Expr, reg: Reg, written: Vec<(Reg, &Operand)>, inputs: &[Operand]) -> (Computed, Vec<Operand>) {
     let (mut made, mut reads): (Expr, Vec<Operand>) = (Expr::default(), vec![]);
     let from = |at: Reg| written.iter().find(|(r, _)| *r == at && *r != reg);
-    let (mut wanted, mut todo) = (BTreeSet::from([reg]), vec![reg]);
+    let (mut wanted, mut todo) = (SortedSet::from([reg]), vec![reg]);
     while let Some(at) = todo.pop() {
         if from(at).is_none() {
             let read = expr.nodes[usize::from(at)].scalar.reads();
             todo.extend(read.into_iter().filter(|r| wanted.insert(*r)));
         }
     }
-    let mut regs: BTreeMap<Reg, Reg> = BTreeMap::new();
+    let mut regs: SortedMap<Reg, Reg> = SortedMap::new();
     for at in wanted {
         let node = &expr.nodes[usize::from(at)];
         let mut load = |operand: &Operand, made: &mut Expr| {

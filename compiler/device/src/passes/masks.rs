@@ -8,15 +8,15 @@ use super::residuals::{ResidualStep, Residuals};
 use crate::decisions::def_use::DefUse;
 use meshwright_plan::random::Distribution;
 use meshwright_plan::{BufId, Prim};
-use std::collections::{BTreeMap, BTreeSet};
+use meshwright_sorted::{SortedMap, SortedSet};
 
 /// The random values of a Plan that each consumer draws itself.
 #[derive(Clone, Debug, Default)]
 pub struct Masks {
     /// Step of the Plan that draws a buffer, or the values that a stack holds, by buffer.
-    pub drawn_by: BTreeMap<BufId, usize>,
+    pub drawn_by: SortedMap<BufId, usize>,
     /// Steps without work: no consumer reads their results.
-    pub skipped: BTreeSet<usize>,
+    pub skipped: SortedSet<usize>,
 }
 
 impl Masks {

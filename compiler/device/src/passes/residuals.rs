@@ -6,7 +6,7 @@
 
 use crate::decisions::def_use::DefUse;
 use meshwright_plan::{BufId, Dim, Prim};
-use std::collections::{BTreeMap, BTreeSet};
+use meshwright_sorted::{SortedMap, SortedSet};
 
 /// Effect of a step on residuals.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,11 +44,11 @@ pub struct Stacked {
 #[derive(Clone, Debug, Default)]
 pub struct Residuals {
     /// Effect of each step that would create, write or read a stack.
-    pub steps: BTreeMap<usize, ResidualStep>,
+    pub steps: SortedMap<usize, ResidualStep>,
     /// The buffers of these stacks.
-    pub buffers: BTreeSet<BufId>,
+    pub buffers: SortedSet<BufId>,
     /// The same of each stack, by its first one.
-    pub stacks: BTreeMap<BufId, Vec<BufId>>,
+    pub stacks: SortedMap<BufId, Vec<BufId>>,
 }
 
 /// The stores of a loop into a stack.

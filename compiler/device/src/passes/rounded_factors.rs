@@ -5,15 +5,15 @@
 
 use meshwright_plan::expr::{Scalar, UnaryFn};
 use meshwright_plan::{Arithmetic, BufId, Plan, Prim, Step};
-use std::collections::BTreeSet;
+use meshwright_sorted::SortedSet;
 
 /// The buffers that each step which writes them fills with rounded numbers.
-pub fn rounded_buffers(plan: &Plan) -> BTreeSet<BufId> {
+pub fn rounded_buffers(plan: &Plan) -> SortedSet<BufId> {
     if plan.float != Arithmetic::TF32 {
-        return BTreeSet::new();
+        return SortedSet::new();
     }
     let sources = Sources::of(plan);
-    let mut rounded: BTreeSet<BufId> = sources.moves.iter().map(|(to, _)| *to).collect();
+    let mut rounded: SortedSet<BufId> = sources.moves.iter().map(|(to, _)| *to).collect();
     rounded.extend(&sources.rounds);
     rounded.retain(|b| !sources.others.contains(b));
     // What is moved is rounded as long as nothing else gets there.
@@ -34,12 +34,12 @@ pub fn rounded_buffers(plan: &Plan) -> BTreeSet<BufId> {
 ///
 /// # Errors
 /// The first buffer of which that is not so.
-pub fn verify_rounded(plan: &Plan, rounded: &BTreeSet<BufId>) -> Result<(), String> {
+pub fn verify_rounded(plan: &Plan, rounded: &SortedSet<BufId>) -> Result<(), String> {
     if rounded.is_empty() {
         return Ok(());
     }
     let sources = Sources::of(plan);
-    let written: BTreeSet<BufId> =
+    let written: SortedSet<BufId> =
         sources.rounds.iter().copied().chain(sources.moves.iter().map(|(to, _)| *to)).collect();
     let other = rounded.iter().find(|buf| sources.others.contains(buf) || !written.contains(buf));
     let moved = sources.moves.iter().find(|(to, from)| rounded.contains(to) && !rounded.contains(from));
@@ -57,7 +57,7 @@ struct Sources {
     /// To and from: elements that are moved.
     moves: Vec<(BufId, BufId)>,
     /// Buffers with elements of another kind.
-    others: BTreeSet<BufId>,
+    others: SortedSet<BufId>,
 }
 
 impl Sources {

@@ -10,7 +10,7 @@ use super::residuals::Residuals;
 use crate::decisions::def_use::{DefUse, ended, takes};
 use crate::decisions::fused::{FusedGroup, FusedKernel, RowGroupDims};
 use meshwright_plan::{BufId, Dim, Monoid, Operand, Prim, Step};
-use std::collections::BTreeSet;
+use meshwright_sorted::SortedSet;
 
 /// Longest span of a group, in steps of the Plan.
 const FARTHEST: usize = 64;
@@ -20,7 +20,7 @@ const FARTHEST: usize = 64;
 /// group.
 pub fn row_groups(
     uses: &DefUse<'_>,
-    (residuals, beside): (&Residuals, &BTreeSet<usize>),
+    (residuals, beside): (&Residuals, &SortedSet<usize>),
     fuses: impl Fn(&FusedGroup) -> bool,
     waits: impl Fn(&Step) -> bool,
 ) -> Vec<FusedGroup> {
@@ -38,7 +38,7 @@ pub fn row_groups(
 struct Finder<'a, F, W> {
     uses: &'a DefUse<'a>,
     residuals: &'a Residuals,
-    beside: &'a BTreeSet<usize>,
+    beside: &'a SortedSet<usize>,
     fuses: F,
     waits: W,
 }
@@ -54,11 +54,11 @@ struct Growth {
     space: RowGroupDims,
     group: FusedGroup,
     /// Results of its steps, results that depend on a reduction, and other values that depend on the group.
-    made: BTreeSet<BufId>,
-    of_folds: BTreeSet<BufId>,
-    waiting: BTreeSet<BufId>,
+    made: SortedSet<BufId>,
+    of_folds: SortedSet<BufId>,
+    waiting: SortedSet<BufId>,
     /// Operands of these steps.
-    held: BTreeSet<BufId>,
+    held: SortedSet<BufId>,
     /// Whether it sums over rows, and whether the fused kernel is faster than its steps.
     sums: bool,
     pays: bool,
@@ -76,7 +76,7 @@ impl<F: Fn(&FusedGroup) -> bool, W: Fn(&Step) -> bool> Finder<'_, F, W> {
         }
         // The dims of the first fold that an element-wise step leads to; without one, of a sum over rows.
         let dims = &step.writes.first()?.dims;
-        let mut reached: BTreeSet<BufId> = step.writes.iter().map(|o| o.buf).collect();
+        let mut reached: SortedSet<BufId> = step.writes.iter().map(|o| o.buf).collect();
         let end = self.uses.plan.steps.len().min(at + FARTHEST);
         let near = (at + 1..end).filter(|s| self.uses.is_beside(at, *s));
         let mut sums = None;
@@ -107,7 +107,7 @@ impl<F: Fn(&FusedGroup) -> bool, W: Fn(&Step) -> bool> Finder<'_, F, W> {
         let end = self.uses.plan.steps.len().min(first + FARTHEST);
         for at in first + 1..end {
             let step = &self.uses.plan.steps[at];
-            let reads = |of: &BTreeSet<BufId>| step.reads.iter().any(|o| of.contains(&o.buf));
+            let reads = |of: &SortedSet<BufId>| step.reads.iter().any(|o| of.contains(&o.buf));
             let depends = reads(&growth.made) || reads(&growth.waiting);
             let wanted = depends || self.shares(&growth, at);
             if !reads(&growth.waiting) && wanted && self.joins(&mut growth, at) {
@@ -212,15 +212,15 @@ impl<F: Fn(&FusedGroup) -> bool, W: Fn(&Step) -> bool> Finder<'_, F, W> {
 
 impl Growth {
     fn new(space: RowGroupDims) -> Growth {
-        let (steps, after, inner) = (vec![], vec![], BTreeSet::new());
+        let (steps, after, inner) = (vec![], vec![], SortedSet::new());
         let kernel = FusedKernel::Rows(space.clone());
         Growth {
             space,
             group: FusedGroup { steps, after, inner, kernel },
-            made: BTreeSet::new(),
-            of_folds: BTreeSet::new(),
-            waiting: BTreeSet::new(),
-            held: BTreeSet::new(),
+            made: SortedSet::new(),
+            of_folds: SortedSet::new(),
+            waiting: SortedSet::new(),
+            held: SortedSet::new(),
             sums: false,
             pays: false,
         }

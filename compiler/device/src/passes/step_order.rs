@@ -5,7 +5,7 @@ use super::inlined::InlinedValues;
 use crate::decisions::def_use::{DefUse, ended, takes};
 use crate::decisions::fused::FusedGroups;
 use meshwright_plan::{BufId, Operand, Plan, Prim, Step};
-use std::collections::{BTreeMap, BTreeSet};
+use meshwright_sorted::{SortedMap, SortedSet};
 
 /// Order of the steps of a Plan on one device, with the ends of lifetimes in that order.
 #[derive(Clone, Debug, Default)]
@@ -15,7 +15,7 @@ pub struct StepOrder {
     /// Position at which each step runs: its index in `steps`, or that of the last step of its group.
     pub place: Vec<usize>,
     /// The step that frees a buffer, by step and buffer, if it is not the Plan's.
-    pub ends: BTreeMap<(usize, BufId), usize>,
+    pub ends: SortedMap<(usize, BufId), usize>,
 }
 
 impl StepOrder {
@@ -44,7 +44,7 @@ impl StepOrder {
         for value in inlined.values.values() {
             value.reads.iter().for_each(|o| read(o.buf, runs(value.by)));
         }
-        let mut ends = BTreeMap::new();
+        let mut ends = SortedMap::new();
         for (at, step) in plan.steps.iter().enumerate() {
             for buf in ended(step) {
                 let by = last[buf.0 as usize].filter(|by| place[*by] > place[runs(at)]).unwrap_or(runs(at));
@@ -98,7 +98,7 @@ impl Gatherer<'_> {
             }
             let (slices, others): (Vec<usize>, Vec<usize>) =
                 body.iter().partition(|s| self.is_slice(**s, *begin));
-            let taken: BTreeSet<BufId> =
+            let taken: SortedSet<BufId> =
                 slices.iter().flat_map(|s| &self.uses.plan.steps[*s].writes).map(|o| o.buf).collect();
             let (conversions, others): (Vec<usize>, Vec<usize>) =
                 others.into_iter().partition(|s| self.converts(*s, *begin, &taken));
@@ -123,7 +123,7 @@ impl Gatherer<'_> {
 
     /// An element-wise step that is the only consumer of a slice, and whose result is not larger: the result may live
     /// until it is read.
-    fn converts(&self, at: usize, begin: usize, taken: &BTreeSet<BufId>) -> bool {
+    fn converts(&self, at: usize, begin: usize, taken: &SortedSet<BufId>) -> bool {
         let step = &self.uses.plan.steps[at];
         let bytes = |operands: &mut dyn Iterator<Item = &Operand>| -> usize {
             operands.map(|o| self.uses.plan.buffer(o.buf).largest_bytes(&self.uses.plan.mesh)).sum()

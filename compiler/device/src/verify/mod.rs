@@ -17,8 +17,9 @@ use crate::slot::{LaunchId, Residual, TensorSlot};
 use crate::turns::Turn;
 use burn_ir::{OperationIr, TensorId, TensorIr, TensorStatus};
 use meshwright_plan::{BufId, Plan};
+use meshwright_sorted::{SortedMap, SortedSet};
 use occupancy::{Occupancy, Stretch};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::VecDeque;
 
 /// Checks a device plan.
 ///
@@ -31,7 +32,7 @@ pub fn verify(plan: &Plan, device: &DevicePlan) -> Result<(), String> {
         device,
         fused: device.slots.all().iter().map(fused).collect(),
         alive: Occupancy::new(&device.arena, stacks(device)),
-        in_flight: BTreeMap::new(),
+        in_flight: SortedMap::new(),
         sent: VecDeque::new(),
         parts: vec![],
         asked: 0,
@@ -46,7 +47,7 @@ pub fn verify(plan: &Plan, device: &DevicePlan) -> Result<(), String> {
 }
 
 /// The tensors that values are put into position by position.
-fn stacks(device: &DevicePlan) -> BTreeSet<TensorId> {
+fn stacks(device: &DevicePlan) -> SortedSet<TensorId> {
     let updates = |launch: &&Launch| matches!(launch.kind, LaunchKind::Kernel(Kernel::IterationUpdate(_)));
     // Before and after the update: the next value is made while the stack still has its name from this iteration.
     let names = |launch: &Launch| [launch.reads.first(), launch.writes.first()].map(|t| t.map(|t| t.id));
@@ -82,7 +83,7 @@ struct Verifier<'a> {
     /// The tensors that hold something, with their places.
     alive: Occupancy,
     /// Received tensors, by collective; of messages that are received ahead perhaps several times, the oldest first.
-    in_flight: BTreeMap<u32, VecDeque<Received>>,
+    in_flight: SortedMap<u32, VecDeque<Received>>,
     /// Places of messages that may be on their way, the oldest first.
     sent: VecDeque<Vec<Stretch>>,
     /// Values that are made within a stack before they are put there.

@@ -3,7 +3,7 @@
 
 use crate::arena::{Arena, Spot};
 use burn_ir::TensorId;
-use std::collections::{BTreeMap, BTreeSet};
+use meshwright_sorted::{SortedMap, SortedSet};
 use std::ops::Range;
 
 /// Bytes of the arena.
@@ -11,17 +11,17 @@ pub(super) type Stretch = Range<u64>;
 
 /// Live tensors with their places.
 pub(super) struct Occupancy {
-    alive: BTreeMap<TensorId, Vec<Stretch>>,
+    alive: SortedMap<TensorId, Vec<Stretch>>,
     taken: TakenBytes,
     /// Tensors that values are put into position by position.
-    stacks: BTreeSet<TensorId>,
+    stacks: SortedSet<TensorId>,
     /// Places of live stacks.
-    places_of_stacks: BTreeMap<(u64, u64), u32>,
+    places_of_stacks: SortedMap<(u64, u64), u32>,
 }
 
 impl Occupancy {
-    pub(super) fn new(arena: &Arena, stacks: BTreeSet<TensorId>) -> Occupancy {
-        let (alive, places_of_stacks) = (BTreeMap::new(), BTreeMap::new());
+    pub(super) fn new(arena: &Arena, stacks: SortedSet<TensorId>) -> Occupancy {
+        let (alive, places_of_stacks) = (SortedMap::new(), SortedMap::new());
         Occupancy { alive, taken: TakenBytes::new(arena), stacks, places_of_stacks }
     }
 

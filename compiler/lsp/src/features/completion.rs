@@ -17,8 +17,8 @@ use meshwright_ops::families;
 use meshwright_ops::reference::named as ops;
 use meshwright_ops::signature::Form;
 use meshwright_plan::actions::PipelineSchedule;
+use meshwright_sorted::SortedSet;
 use meshwright_syntax::{Language, Token, TokenKind, tokens};
-use std::collections::BTreeSet;
 
 /// Types that declarations and `cast` may name.
 const DTYPES: [&str; 6] = ["float", "f32", "f64", "i32", "u8", "bool"];
@@ -67,7 +67,7 @@ pub(crate) fn completion(
             LanguageKind::Layout => site.of_layout(),
         }
     };
-    let mut told = BTreeSet::new();
+    let mut told = SortedSet::new();
     let items = items.into_iter().filter(|i| told.insert(i.label.clone()));
     Some(CompletionResponse::Array(items.collect()))
 }
@@ -303,7 +303,7 @@ impl CompletionSite<'_> {
     fn paths(&self) -> Vec<CompletionItem> {
         let program = self.known.and_then(|(a, _)| a.program.as_deref());
         let paths = program.into_iter().flat_map(|p| &p.params).map(|p| p.path.as_str());
-        let mut all = BTreeSet::new();
+        let mut all = SortedSet::new();
         for path in paths {
             all.insert(path.to_string());
             all.extend(path.match_indices('.').map(|(i, _)| format!("{}.*", &path[..i])));

@@ -8,8 +8,8 @@ use crate::snapshot::Snapshot;
 use lsp_types::{CodeLens, CodeLensParams, Command};
 use meshwright_core::explain::Report;
 use meshwright_diag::Span;
+use meshwright_sorted::SortedMap;
 use meshwright_syntax::ast::LayoutKind;
-use std::collections::BTreeMap;
 
 /// Most names that one lens lists.
 const LISTED: usize = 4;
@@ -76,7 +76,7 @@ impl Analysis {
         }];
         let line = self.sources.line(at) as u32;
         // Kinds of collectives, with how many run in a step, their bytes and their time.
-        let mut kinds: BTreeMap<(String, String), (u64, u64, f64)> = BTreeMap::new();
+        let mut kinds: SortedMap<(String, String), (u64, u64, f64)> = SortedMap::new();
         for c in &report.collectives {
             let own: u64 = c.parts.iter().filter(|p| p.rule == Some(line)).map(|p| c.in_step(p)).sum();
             if own == 0 {

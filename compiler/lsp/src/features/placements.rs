@@ -4,7 +4,7 @@ use super::values::{bytes, seconds, thousands};
 use crate::project::{Analysis, PlacedModel};
 use meshwright_core::explain::{CollectiveReport, PartReport, Report};
 use meshwright_plan::Phase;
-use std::collections::BTreeSet;
+use meshwright_sorted::SortedSet;
 
 /// Most rows and most collectives of one value that are shown.
 const SHOWN: usize = 12;
@@ -37,7 +37,7 @@ impl Analysis {
                 ));
             }
         }
-        let own: BTreeSet<(String, String)> =
+        let own: SortedSet<(String, String)> =
             collectives.iter().map(|(c, p)| (c.op.clone(), p.value.clone())).collect();
         let mut lines: Vec<String> = collectives.into_iter().map(|(c, p)| self.moved(c, p)).collect();
         lines.extend(self.elsewhere(placed, path, &own));
@@ -70,7 +70,7 @@ impl Analysis {
     }
 
     /// Collectives of other values that the split of this one brings about.
-    fn elsewhere(&self, placed: &PlacedModel, path: &str, own: &BTreeSet<(String, String)>) -> Vec<String> {
+    fn elsewhere(&self, placed: &PlacedModel, path: &str, own: &SortedSet<(String, String)>) -> Vec<String> {
         let mut out = Vec::new();
         for why in placed.why(path) {
             for c in &why.collectives {

@@ -11,8 +11,9 @@ use lsp_types::{
 use meshwright_core::names::{PathElement, Symbol, SymbolKind};
 use meshwright_core::resolve::matches;
 use meshwright_diag::{Span, has_errors};
+use meshwright_sorted::SortedSet;
 use meshwright_syntax::{Language, TokenKind, keywords, layout_keywords, tokens};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 /// The name that would be renamed.
@@ -65,7 +66,7 @@ pub(crate) fn rename(
     }
     is_name(new)?;
     let all = sharing(snapshot, projects, a, number);
-    let mut edits: BTreeSet<(String, u32, u32)> = BTreeSet::new();
+    let mut edits: SortedSet<(String, u32, u32)> = SortedSet::new();
     let mut changes: HashMap<Uri, Vec<TextEdit>> = HashMap::new();
     for (a, symbol) in &all {
         let paths: Result<Vec<Span>, String> =

@@ -11,8 +11,8 @@ use lsp_types::{
 use meshwright_core::names::SymbolKind;
 use meshwright_diag::{FileId, Span};
 use meshwright_ops::reference::named as ops;
+use meshwright_sorted::SortedSet;
 use meshwright_syntax::{Language, TokenKind, keywords, layout_keywords, tokens as scanned};
-use std::collections::BTreeSet;
 
 const TYPES: [SemanticTokenType; 13] = [
     SemanticTokenType::KEYWORD,
@@ -60,7 +60,7 @@ pub(crate) fn tokens(
 }
 
 fn pieces(source: &str, kind: LanguageKind, known: Option<(&Analysis, FileId)>) -> Vec<ColoredToken> {
-    let (language, words): (_, BTreeSet<&str>) = match kind {
+    let (language, words): (_, SortedSet<&str>) = match kind {
         LanguageKind::Model => (Language::Model, keywords().collect()),
         LanguageKind::Layout => (Language::Layout, layout_keywords().collect()),
     };

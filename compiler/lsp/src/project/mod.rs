@@ -13,7 +13,7 @@ pub(crate) use placed::PlacedModel;
 use crate::snapshot::Snapshot;
 use crate::text::LanguageKind;
 use find::ModelPair;
-use std::collections::BTreeSet;
+use meshwright_sorted::SortedSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -47,8 +47,8 @@ impl Projects {
     /// The other analyses of the workspace that may share a text with one: of open texts, and of those in the folders of its texts.
     pub(crate) fn around(&mut self, snapshot: &Snapshot, of: &Analysis) -> Vec<Arc<Analysis>> {
         let own = of.files.iter().filter(|f| f.on_disk).filter_map(|f| f.path.parent());
-        let folders: BTreeSet<&Path> = own.chain(snapshot.folders.iter().map(PathBuf::as_path)).collect();
-        let mut paths: BTreeSet<PathBuf> = snapshot.documents.iter().map(|(p, _)| p.to_path_buf()).collect();
+        let folders: SortedSet<&Path> = own.chain(snapshot.folders.iter().map(PathBuf::as_path)).collect();
+        let mut paths: SortedSet<PathBuf> = snapshot.documents.iter().map(|(p, _)| p.to_path_buf()).collect();
         paths.extend(folders.into_iter().flat_map(|f| snapshot.texts_in(f)).take(MOST_AROUND));
         let mut out: Vec<Arc<Analysis>> = Vec::new();
         for path in paths {

@@ -12,7 +12,7 @@ use meshwright_cost::machine::Machine;
 use meshwright_cost::shipped::find;
 use meshwright_diag::{Diagnostic, Sources, Span, has_errors};
 use meshwright_plan::Plan;
-use std::collections::BTreeMap;
+use meshwright_sorted::SortedMap;
 
 /// What a device holds and what it communicates.
 pub(crate) struct PlacedModel {
@@ -22,7 +22,7 @@ pub(crate) struct PlacedModel {
     compiled: Option<Compiled>,
     layout: Layout,
     /// The values that each rule splits, by its place.
-    pub(crate) splits: BTreeMap<Span, Vec<String>>,
+    pub(crate) splits: SortedMap<Span, Vec<String>>,
     /// The estimate on the machine that was named, or why there is none.
     pub(crate) estimate: Option<Result<Estimate, String>>,
     /// What is wrong with the placement.

@@ -3,16 +3,16 @@
 use crate::features::diagnostics::TextDiagnostics;
 use lsp_types::PublishDiagnosticsParams;
 use lsp_types::notification::{Notification as _, PublishDiagnostics};
-use std::collections::BTreeMap;
+use meshwright_sorted::SortedMap;
 
 /// What was said last, by URI.
 #[derive(Default)]
-pub(super) struct Published(BTreeMap<String, TextDiagnostics>);
+pub(super) struct Published(SortedMap<String, TextDiagnostics>);
 
 impl Published {
     /// The messages by which the client learns what is wrong now: nothing is said twice, and what is right again is said once.
     pub(super) fn update(&mut self, found: Vec<TextDiagnostics>) -> Vec<lsp_server::Notification> {
-        let mut now: BTreeMap<String, TextDiagnostics> =
+        let mut now: SortedMap<String, TextDiagnostics> =
             found.into_iter().map(|f| (f.uri.as_str().to_string(), f)).collect();
         for (uri, before) in &self.0 {
             if !now.contains_key(uri) && !before.diagnostics.is_empty() {

@@ -2,7 +2,7 @@
 
 use super::lines::LineIndex;
 use lsp_types::{TextDocumentContentChangeEvent, TextEdit};
-use std::collections::BTreeMap;
+use meshwright_sorted::SortedMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -59,7 +59,7 @@ impl Document {
 /// All of them, by path. A copy is a snapshot: it shares the texts.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Documents {
-    open: BTreeMap<PathBuf, Document>,
+    open: SortedMap<PathBuf, Document>,
 }
 
 impl Documents {

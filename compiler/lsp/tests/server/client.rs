@@ -3,8 +3,8 @@
 use lsp_server::{Connection, Message, Notification, Request, RequestId, Response};
 use meshwright_diag::{Diagnostic, codes};
 use meshwright_lsp::{Host, SessionEnd, serve};
+use meshwright_sorted::SortedMap;
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -18,7 +18,7 @@ const DP_TP: &str = include_str!("../../../../layouts/dp_tp.layout");
 /// Files in memory.
 #[derive(Default)]
 pub(crate) struct MemoryHost {
-    files: Mutex<BTreeMap<PathBuf, String>>,
+    files: Mutex<SortedMap<PathBuf, String>>,
 }
 
 impl Host for MemoryHost {
@@ -54,9 +54,9 @@ pub(crate) struct Client {
     server: Option<JoinHandle<SessionEnd>>,
     requests: i32,
     version: i32,
-    texts: BTreeMap<String, String>,
+    texts: SortedMap<String, String>,
     /// What is wrong with each text, as it was told last.
-    pub(crate) found: BTreeMap<String, Vec<Value>>,
+    pub(crate) found: SortedMap<String, Vec<Value>>,
 }
 
 /// The URI of a file of the workspace.
@@ -85,8 +85,8 @@ impl Client {
             server: Some(server),
             requests: 0,
             version: 0,
-            texts: BTreeMap::new(),
-            found: BTreeMap::new(),
+            texts: SortedMap::new(),
+            found: SortedMap::new(),
         };
         let folder = json!({ "uri": "file:///w", "name": "w" });
         let params = json!({ "capabilities": {}, "processId": null, "workspaceFolders": [folder] });

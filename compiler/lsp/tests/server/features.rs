@@ -1,8 +1,8 @@
 //! What is shown: types, placements, hints, lenses, completions, colors, folds and outlines.
 
 use crate::client::{Client, uri};
+use meshwright_sorted::SortedSet;
 use serde_json::{Value, json};
-use std::collections::BTreeSet;
 
 const MNIST: &str = include_str!("../../../../models/mnist_mlp.mw");
 const LAYOUT: &str = "mesh r = 2, c = 2\nbatch -> r\nhidden1 -> c\n";
@@ -115,7 +115,7 @@ fn a_lens_has_the_work_of_a_rule() {
     assert!(titles(&mut c).iter().any(|t| t.contains("splits nothing")), "{:?}", titles(&mut c));
 }
 
-fn completed(c: &mut Client, file: &str, piece: &str) -> BTreeSet<String> {
+fn completed(c: &mut Client, file: &str, piece: &str) -> SortedSet<String> {
     let place = c.place(file, piece, 0);
     let items = c.ask("textDocument/completion", place);
     items.as_array().unwrap().iter().map(|i| i["label"].as_str().unwrap().to_string()).collect()
@@ -133,7 +133,7 @@ fn completion_knows_the_place() {
         let column = before.rsplit('\n').next().unwrap().chars().count();
         let place = json!({ "textDocument": { "uri": uri(file) }, "position": { "line": line, "character": column } });
         let items = c.ask("textDocument/completion", place);
-        let found: BTreeSet<&str> =
+        let found: SortedSet<&str> =
             items.as_array().unwrap().iter().map(|i| i["label"].as_str().unwrap()).collect();
         for y in yes {
             assert!(
@@ -203,7 +203,7 @@ fn words_have_kinds() {
     let data: Vec<u64> = answer["data"].as_array().unwrap().iter().map(|n| n.as_u64().unwrap()).collect();
     let lines: Vec<&str> = MNIST.lines().collect();
     let (mut line, mut column) = (0, 0);
-    let mut kinds = BTreeSet::new();
+    let mut kinds = SortedSet::new();
     for t in data.chunks(5) {
         column = if t[0] == 0 { column + t[1] } else { t[1] };
         line += t[0];

@@ -6,7 +6,7 @@ use crate::{Emit, Graph, Id, Linear, Op, OpCall, OpError, Roles, Type, union};
 use meshwright_diag::codes;
 use meshwright_plan::expr::{BinaryFn, Reg};
 use meshwright_plan::{DType, Dims, Expr};
-use std::collections::BTreeSet;
+use meshwright_sorted::SortedSet;
 use std::sync::Arc;
 
 /// Derivatives of a function of two values: what to multiply the cotangent with, for each operand that needs it.
@@ -83,7 +83,7 @@ impl Op for Binary {
     }
 
     fn roles(&self, x: &[&Type], y: &Type, _: &Dims) -> Roles {
-        let slots: BTreeSet<usize> = self.0.linear.iter().copied().collect();
+        let slots: SortedSet<usize> = self.0.linear.iter().copied().collect();
         Roles::elementwise(x, y, if slots.is_empty() { Linear::No } else { Linear::Only(slots) })
     }
 

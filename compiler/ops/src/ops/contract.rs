@@ -9,7 +9,7 @@ use crate::{
 use meshwright_diag::codes;
 use meshwright_plan::expr::{BinaryFn, Reg, Scalar};
 use meshwright_plan::{DType, Dim, Dims, Expr, Monoid, Operand, Prim};
-use std::collections::{BTreeMap, BTreeSet};
+use meshwright_sorted::{SortedMap, SortedSet};
 use std::sync::Arc;
 
 /// The product of its operands, summed over all dims but `out`.
@@ -322,11 +322,11 @@ struct Pairing<'a> {
     left: usize,
     out: &'a [Dim],
     /// The number of factors with each dim.
-    counts: BTreeMap<Dim, usize>,
+    counts: SortedMap<Dim, usize>,
     /// Places of factors with the same dims.
-    kinds: BTreeMap<Vec<Dim>, BTreeSet<usize>>,
+    kinds: SortedMap<Vec<Dim>, SortedSet<usize>>,
     /// The kind of the first factor of each, by its place.
-    firsts: BTreeMap<usize, Vec<Dim>>,
+    firsts: SortedMap<usize, Vec<Dim>>,
 }
 
 impl<'a> Pairing<'a> {
@@ -335,9 +335,9 @@ impl<'a> Pairing<'a> {
             work: vec![None; factors.len()],
             left: 0,
             out,
-            counts: BTreeMap::new(),
-            kinds: BTreeMap::new(),
-            firsts: BTreeMap::new(),
+            counts: SortedMap::new(),
+            kinds: SortedMap::new(),
+            firsts: SortedMap::new(),
         };
         for (i, dims) in factors.into_iter().enumerate() {
             p.insert(i, dims);

@@ -160,7 +160,7 @@ pub fn most_kept(list: &[PassRun], (from, until): (Pass, Pass), of_chunk: &[u64]
 #[allow(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
-    use std::collections::BTreeSet;
+    use meshwright_sorted::SortedSet;
 
     #[test]
     fn every_pass_runs_once() {
@@ -169,7 +169,7 @@ mod tests {
                 for list in runs(schedule, p, v, m).unwrap() {
                     let passes = if schedule == PipelineSchedule::ZbH1 { 3 } else { 2 };
                     assert_eq!(list.len(), passes * v * m);
-                    assert_eq!(list.iter().collect::<BTreeSet<_>>().len(), list.len());
+                    assert_eq!(list.iter().collect::<SortedSet<_>>().len(), list.len());
                 }
             }
         }

@@ -1,6 +1,6 @@
 //! What is done about reserved words that are meant as names.
 
-use std::collections::BTreeMap;
+use meshwright_sorted::SortedMap;
 
 use meshwright_diag::{Diagnostic, codes};
 
@@ -20,7 +20,7 @@ impl Parser<'_> {
     /// Finds reserved words that stand where a name is declared, or as one of several dims or arguments: reports each word once, and lets
     /// everything after it see a name.
     pub(super) fn mend_names(&mut self) {
-        let mut names: BTreeMap<String, usize> = BTreeMap::new();
+        let mut names: SortedMap<String, usize> = SortedMap::new();
         let mut opens = 0;
         let all: Vec<usize> = (0..self.scan.tokens.len())
             .filter(|&i| {

@@ -1,6 +1,6 @@
 //! The grammars for editors know what the grammars of the compiler know.
 
-use std::collections::BTreeSet;
+use meshwright_sorted::SortedSet;
 
 use fancy_regex::Regex;
 use serde_json::Value;
@@ -19,7 +19,7 @@ train m { minimize l of a.* every 2 from 1 group b { weight_decay 1 } ema 0.5 fr
 const MORE_LAYOUT: &str = "params a.*: b -> c; c.d: * -> -\nmicrobatches 8, schedule 1f1b\nrecompute a.*\ngather k\nring k\norder k zigzag a\nreduce grads in bf16\nreduce grads once\nreduce grads by part\nkeep params a.*, b\nb -> c when free";
 
 /// Words in quotes of a pest grammar.
-fn keywords(grammar: &str) -> BTreeSet<&str> {
+fn keywords(grammar: &str) -> SortedSet<&str> {
     let lines = grammar.lines().map(|l| l.split(" // ").next().unwrap()).filter(|l| !l.starts_with("//"));
     let quoted = lines.flat_map(|l| l.split('"').skip(1).step_by(2));
     quoted.filter(|w| w.len() > 1 && w.bytes().all(|b| b.is_ascii_alphabetic() || b == b'_')).collect()
@@ -48,7 +48,7 @@ fn check(grammar: &str, pest: &str, texts: &str) {
     let mut all = Vec::new();
     patterns(&json, &mut all);
     assert!(all.len() > 10);
-    let words: BTreeSet<&str> =
+    let words: SortedSet<&str> =
         all.iter().flat_map(|p| p.split(|c: char| !c.is_ascii_alphabetic() && c != '_')).collect();
     let known = keywords(pest);
     assert!(known.len() > 7, "{known:?}");

@@ -12,7 +12,7 @@ use meshwright_device::slot::{LaunchId, Residual, Slots, StoredPositions, Tensor
 use meshwright_device::target::Target;
 use meshwright_device::turns::{Carried, turns};
 use meshwright_plan::{BufId, Dim, IdVec, Mesh, Plan};
-use std::collections::{BTreeMap, BTreeSet};
+use meshwright_sorted::{SortedMap, SortedSet};
 
 /// Bytes of each value; a multiple of what places are aligned to.
 const BYTES: u64 = 1024;
@@ -134,11 +134,11 @@ impl Hand {
             body,
             slots: self.slots,
             tables: vec![],
-            pairs: BTreeMap::new(),
+            pairs: SortedMap::new(),
             left: left.iter().map(|buf| BufId(*buf)).collect(),
-            never: BTreeSet::new(),
-            absent: BTreeSet::new(),
-            attention_without_kernel: BTreeMap::new(),
+            never: SortedSet::new(),
+            absent: SortedSet::new(),
+            attention_without_kernel: SortedMap::new(),
             arena: Arena::default(),
         };
         arena_of(&self.plan, &device)
@@ -179,7 +179,7 @@ fn what_one_loop_keeps_for_another_has_a_place_for_each_position() {
     let found = h.arena(body, &[]);
     let starts: Vec<u64> =
         found.spots.iter().map(|s| if let Spot::At { start, .. } = s { *start } else { 9 }).collect();
-    let kept: BTreeSet<u64> = starts[..3].iter().copied().collect();
+    let kept: SortedSet<u64> = starts[..3].iter().copied().collect();
     assert_eq!(kept.len(), 3, "{starts:?}");
     // As the second loop goes on, what it makes takes the places of what it has read.
     assert_eq!(found.bytes, 4 * BYTES);

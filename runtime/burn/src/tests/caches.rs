@@ -6,7 +6,7 @@ use meshwright_comm::{Timeouts, World};
 use meshwright_exec::{HostData, HostTensor};
 use meshwright_plan::expr::BinaryFn;
 use meshwright_plan::{Axis, DType, Mesh, Monoid, Plan, Prim, ProgramInputKind};
-use std::collections::BTreeMap;
+use meshwright_sorted::SortedMap;
 use std::sync::Arc;
 
 const LAYERS: usize = 3;
@@ -52,7 +52,7 @@ fn plan(mesh: &Mesh, of_rows: &[Axis], of_keys: &[Axis], sum: bool) -> Plan {
     b.finish()
 }
 
-fn inputs(start: [i32; ROWS]) -> BTreeMap<String, HostTensor> {
+fn inputs(start: [i32; ROWS]) -> SortedMap<String, HostTensor> {
     let start = HostTensor { shape: vec![ROWS], data: HostData::I32(start.to_vec()) };
     [("value".into(), noise_tensor(DType::F32, &[ROWS, NEW, WIDTH], 5)), ("start".into(), start)].into()
 }

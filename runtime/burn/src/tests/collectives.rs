@@ -4,11 +4,11 @@ use super::plans::Builder;
 use super::{HostBackend, close, cluster_on, no_inputs, noise_tensor};
 use meshwright_exec::{Cluster, HostTensor};
 use meshwright_plan::{Axis, Collective, DType, Mesh, Monoid, Plan, Prim, ProgramInputKind};
-use std::collections::BTreeMap;
+use meshwright_sorted::SortedMap;
 use std::sync::Arc;
 
 /// Runs a Plan on both backends, which must give the same; of the native one the cluster and the outputs.
-fn run(mesh: &Mesh, plan: Plan, x: &HostTensor) -> (Cluster, BTreeMap<String, HostTensor>) {
+fn run(mesh: &Mesh, plan: Plan, x: &HostTensor) -> (Cluster, SortedMap<String, HostTensor>) {
     let [native, burn] = [HostBackend::Native, HostBackend::Burn].map(|b| run_on(b, mesh, plan.clone(), x));
     for (name, value) in &burn.1 {
         close(value, &native.1[name], 1e-12, &format!("{name} by Burn's operations"));
@@ -21,7 +21,7 @@ fn run_on(
     mesh: &Mesh,
     plan: Plan,
     x: &HostTensor,
-) -> (Cluster, BTreeMap<String, HostTensor>) {
+) -> (Cluster, SortedMap<String, HostTensor>) {
     let mut cluster = cluster_on(mesh, backend);
     let program = cluster.load(Arc::new(plan)).unwrap();
     cluster.set_state("x", x).unwrap();

@@ -23,7 +23,7 @@ use meshwright_exec::{
 };
 use meshwright_gpu::load::Paths;
 use meshwright_plan::{DType, Mesh};
-use std::collections::BTreeMap;
+use meshwright_sorted::SortedMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -60,7 +60,7 @@ fn cluster_on(mesh: &Mesh, backend: HostBackend) -> Cluster {
 }
 
 /// Gives each device its part of whole tensors.
-fn whole_inputs(values: BTreeMap<String, HostTensor>) -> Provider {
+fn whole_inputs(values: SortedMap<String, HostTensor>) -> Provider {
     Arc::new(move |_rank: usize, needed: &[LocalInput]| {
         let part =
             |leaf: &LocalInput| values[&leaf.name].slice(&leaf.ranges).ok_or("out of range".to_string());
@@ -69,7 +69,7 @@ fn whole_inputs(values: BTreeMap<String, HostTensor>) -> Provider {
 }
 
 fn no_inputs() -> Provider {
-    whole_inputs(BTreeMap::new())
+    whole_inputs(SortedMap::new())
 }
 
 /// Numbers between -1 and 1 that look random.

@@ -11,7 +11,7 @@ use meshwright_device::passes::row_groups::row_groups;
 use meshwright_device::passes::step_order::StepOrder;
 use meshwright_plan::expr::{BinaryFn, UnaryFn};
 use meshwright_plan::{Axis, DType, Dim, Mesh, Monoid, Operand, Plan, Prim, ProgramInputKind, Step};
-use std::collections::BTreeSet;
+use meshwright_sorted::SortedSet;
 
 /// Rows that are normalized.
 struct Norm {
@@ -68,7 +68,7 @@ impl Norm {
 
 fn found(plan: &Plan) -> FusedGroups {
     let waits = |s: &Step| !matches!(s.prim, Prim::Contract);
-    row_groups(&DefUse::of(plan), (&Residuals::default(), &BTreeSet::new()), |_| true, waits)
+    row_groups(&DefUse::of(plan), (&Residuals::default(), &SortedSet::new()), |_| true, waits)
         .into_iter()
         .collect()
 }
@@ -175,7 +175,7 @@ fn cross_entropy_and_its_gradient_are_one_and_alone_it_is_one_too() {
     // If the device has no kernel for more than one step.
     let alone: FusedGroups = row_groups(
         &DefUse::of(&plan),
-        (&Residuals::default(), &BTreeSet::new()),
+        (&Residuals::default(), &SortedSet::new()),
         |g| g.steps.len() == 1,
         |_| true,
     )

@@ -6,7 +6,7 @@ use crate::dtypes::check as check_dtypes;
 use meshwright_exec::HostData;
 use meshwright_plan::expr::{BinaryFn, Scalar};
 use meshwright_plan::{Axis, DType, Mesh, Monoid, Plan, Prim, ProgramInputKind};
-use std::collections::BTreeMap;
+use meshwright_sorted::SortedMap;
 use std::sync::Arc;
 
 const A: [Axis; 1] = [Axis(0)];
@@ -68,7 +68,7 @@ fn lookup_and_scatter_in_a_split_table() {
         let mut cluster = cluster(&mesh);
         let program = cluster.load(Arc::new(b.finish())).unwrap();
         cluster.set_state("t", &table).unwrap();
-        let data = whole_inputs(BTreeMap::from([
+        let data = whole_inputs(SortedMap::from([
             ("ids".to_string(), tensor(DType::I32, &[6], ids.to_vec())),
             ("g".to_string(), tensor(DType::F64, &[6, width], seed.clone())),
         ]));

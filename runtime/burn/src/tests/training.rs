@@ -6,7 +6,7 @@ use meshwright_comm::{Timeouts, World};
 use meshwright_exec::{Cluster, Engine, ExecError, HostData, HostTensor, Provider};
 use meshwright_plan::expr::{BinaryFn, UnaryFn};
 use meshwright_plan::{Axis, DType, Mesh, Monoid, Plan, Prim, ProgramInputKind};
-use std::collections::BTreeMap;
+use meshwright_sorted::SortedMap;
 use std::sync::Arc;
 
 const FLOAT: DType = DType::F64;
@@ -88,13 +88,13 @@ fn network(mesh: &Mesh, batch: &[Axis], hidden: &[Axis], n: usize, train: bool) 
 
 fn data(n: usize) -> Provider {
     let labels = (0..n).map(|i| ((i * 7 + 1) % 4) as f64).collect();
-    whole_inputs(BTreeMap::from([
+    whole_inputs(SortedMap::from([
         ("x".to_string(), noise_tensor(FLOAT, &[n, 6], 5)),
         ("label".to_string(), tensor(DType::I32, &[n], labels)),
     ]))
 }
 
-pub(super) type Result = (Vec<f64>, BTreeMap<String, HostTensor>);
+pub(super) type Result = (Vec<f64>, SortedMap<String, HostTensor>);
 
 /// Losses of ten steps, and all parameters and moments after them.
 fn train(mesh: &Mesh, batch: &[Axis], hidden: &[Axis], n: usize) -> Result {
@@ -270,7 +270,7 @@ fn copies_that_drift_apart_are_found_and_made_equal() {
 fn inputs_may_be_held_for_many_steps() {
     let mesh = Mesh::new([("r", 2)]);
     let plan = Arc::new(network(&mesh, &[Axis(0)], &[], 8, true));
-    let inputs = whole_inputs(BTreeMap::from([
+    let inputs = whole_inputs(SortedMap::from([
         ("x".to_string(), noise_tensor(FLOAT, &[8, 6], 3)),
         ("label".to_string(), tensor(DType::I32, &[8], vec![0., 1., 2., 3., 3., 2., 1., 0.])),
     ]));

@@ -13,9 +13,9 @@ use meshwright_runs::checkpoint::{
     is_parameter,
 };
 use meshwright_runs::run_dir::{RunDir, checkpoints_in};
+use meshwright_sorted::SortedMap;
 use meshwright_train::{NameMap, Project, ProjectOptions, Recorded, read_checkpoint, rename_tensors};
 use serde_json::json;
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// Runs the command.
@@ -179,7 +179,7 @@ fn rename(args: &CkptRenameArgs, console: &mut Console) -> Result<(), Stop> {
 }
 
 /// Dims of parameters and states by path, from the model of a run; none where it cannot be read.
-fn dims(run: &Path) -> Option<BTreeMap<String, Vec<(String, usize)>>> {
+fn dims(run: &Path) -> Option<SortedMap<String, Vec<(String, usize)>>> {
     let options = Recorded::read(run).ok()?.project(&ProjectOptions::default()).ok()?;
     let Project { program, .. } = Project::load(&options).project?;
     let (graph, table) = (&program.graph, &program.graph.dims);
@@ -190,7 +190,7 @@ fn dims(run: &Path) -> Option<BTreeMap<String, Vec<(String, usize)>>> {
 }
 
 /// The names of a tensor's dims: a moment has those of its parameter, where it has its shape.
-fn names_of(t: &TensorInfo, dims: &BTreeMap<String, Vec<(String, usize)>>) -> Option<Vec<String>> {
+fn names_of(t: &TensorInfo, dims: &SortedMap<String, Vec<(String, usize)>>) -> Option<Vec<String>> {
     let of = dims.get(t.name.split('/').next()?)?;
     let sizes = of.iter().map(|d| &d.1);
     sizes.eq(&t.shape).then(|| of.iter().map(|d| d.0.clone()).collect())
@@ -224,7 +224,7 @@ fn list(run: &Path, console: &mut Console) -> Result<(), Stop> {
     }
     let dims = dims(run).unwrap_or_else(|| {
         console.note("the model of the run cannot be read: sizes have no names");
-        BTreeMap::new()
+        SortedMap::new()
     });
     for e in &entries {
         let names: Vec<_> = e.tensors.iter().map(|t| names_of(t, &dims)).collect();

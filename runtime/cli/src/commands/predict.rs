@@ -10,9 +10,9 @@ use crate::stop::Stop;
 use meshwright_data::only_split;
 use meshwright_diag::render::printable;
 use meshwright_exec::{HostData, HostTensor};
+use meshwright_sorted::SortedMap;
 use meshwright_train::{PredictOptions, PredictedOutput, Prediction, predict};
 use serde_json::json;
-use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::PathBuf;
 
@@ -67,7 +67,7 @@ pub(crate) fn run(args: &PredictArgs, console: &mut Console) -> Result<(), Stop>
 }
 
 /// What the positions along dims are called.
-type ClassNames = BTreeMap<String, Vec<String>>;
+type ClassNames = SortedMap<String, Vec<String>>;
 
 /// A line of values, with the names of those that are positions: an object, or text.
 struct PrintedLine {

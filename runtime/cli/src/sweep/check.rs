@@ -3,8 +3,8 @@
 use super::combination::Combination;
 use meshwright_core::training_step;
 use meshwright_diag::{Diagnostic, Sources, codes, has_errors};
+use meshwright_sorted::SortedMap;
 use meshwright_train::{Project, ProjectOptions};
-use std::collections::BTreeMap;
 use std::rc::Rc;
 
 /// What is known of a combination before it runs.
@@ -58,9 +58,9 @@ const MOST_COMPILED: usize = 200;
 /// choice of sizes and consts.
 pub(crate) fn check(all: &[Combination], given: &ProjectOptions) -> Vec<Verdict> {
     let mut out: Vec<Verdict> = Vec::new();
-    let mut known: BTreeMap<String, usize> = BTreeMap::new();
-    let mut loaded: BTreeMap<String, Result<(Project, Sources), Rejected>> = BTreeMap::new();
-    let mut alike: BTreeMap<String, usize> = BTreeMap::new();
+    let mut known: SortedMap<String, usize> = SortedMap::new();
+    let mut loaded: SortedMap<String, Result<(Project, Sources), Rejected>> = SortedMap::new();
+    let mut alike: SortedMap<String, usize> = SortedMap::new();
     for c in all {
         let name = Combination { seed: 0, ..c.clone() }.name();
         if let Some(at) = known.get(&name) {

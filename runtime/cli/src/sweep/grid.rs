@@ -8,7 +8,7 @@ use crate::condition::ConditionFilter;
 use crate::refusal::wrong;
 use meshwright_files::Checked;
 use meshwright_plan::random::{Key, uniform01};
-use std::collections::BTreeMap;
+use meshwright_sorted::SortedMap;
 
 /// Combinations are counted before they are made. Each is compiled before the first one runs.
 const MOST: usize = 10_000;
@@ -30,7 +30,7 @@ pub(crate) fn combinations(spec: &SweepSpec) -> Checked<Vec<Combination>> {
     }
     let all = chosen(spec, &bases, all)?;
     let mut out: Vec<Combination> = Vec::new();
-    let mut names: BTreeMap<String, usize> = BTreeMap::new();
+    let mut names: SortedMap<String, usize> = SortedMap::new();
     let alone = all.iter().filter(|_| spec.one_device).map(Combination::on_one_device);
     for c in alone.chain(all.iter().cloned()) {
         let name = c.name();

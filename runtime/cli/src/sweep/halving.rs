@@ -41,7 +41,7 @@ pub(crate) fn rungs(full: RunLength, trials: usize, reduction: u32) -> Vec<Rung>
 /// The trials of a sweep: combinations that differ in their seeds alone.
 pub(crate) fn trials(all: &[Combination]) -> Vec<Vec<usize>> {
     let mut out: Vec<Vec<usize>> = Vec::new();
-    let mut known = std::collections::BTreeMap::new();
+    let mut known = meshwright_sorted::SortedMap::new();
     for (i, c) in all.iter().enumerate() {
         let name = Combination { seed: 0, ..c.clone() }.name();
         let at = *known.entry(name).or_insert_with(|| {

@@ -7,7 +7,7 @@ use crate::output::text::{measure, seconds, thousands};
 use crate::signals;
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use meshwright_diag::render::printable;
-use std::collections::BTreeMap;
+use meshwright_sorted::SortedMap;
 use std::time::{Duration, Instant};
 
 /// Plain lines about what goes on come at most so often.
@@ -33,7 +33,7 @@ pub(crate) struct LiveView<'a> {
     before: usize,
     began: Instant,
     said: Instant,
-    going: BTreeMap<String, Going>,
+    going: SortedMap<String, Going>,
 }
 
 impl<'a> LiveView<'a> {
@@ -59,7 +59,7 @@ impl<'a> LiveView<'a> {
             before: done,
             began: now,
             said: now,
-            going: BTreeMap::new(),
+            going: SortedMap::new(),
         };
         view.shows_all();
         view

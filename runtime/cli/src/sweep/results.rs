@@ -8,8 +8,8 @@ use meshwright_files::folder::Folder;
 use meshwright_files::folder::holds_run;
 use meshwright_report::results::RunRow;
 use meshwright_runs::{RunState, RunSummary, read_all};
+use meshwright_sorted::SortedMap;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// The file of what no folder of a run tells.
@@ -32,7 +32,7 @@ pub(crate) enum Problem {
 /// The problems of a sweep, by the names of runs.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
-pub(crate) struct Problems(BTreeMap<String, Problem>);
+pub(crate) struct Problems(SortedMap<String, Problem>);
 
 impl Problems {
     /// Those that the folder of a sweep has.
@@ -152,7 +152,7 @@ pub(crate) fn rows(dir: &Path, all: &[Combination], problems: &Problems) -> Chec
 
 /// What was read of runs that are finished: their logs may be long, and are read once as long as they do not go on.
 #[derive(Default)]
-pub(crate) struct ReadOnce(BTreeMap<PathBuf, RunSummary>);
+pub(crate) struct ReadOnce(SortedMap<PathBuf, RunSummary>);
 
 impl ReadOnce {
     /// Reads the runs of a sweep, as far as it has not.
@@ -164,7 +164,7 @@ impl ReadOnce {
     ) -> Checked<Vec<SweepRow>> {
         let new = |p: &PathBuf| !self.0.contains_key(p) && holds_run(p);
         let there: Vec<PathBuf> = all.iter().map(|c| dir.join(c.name())).filter(new).collect();
-        let mut read = BTreeMap::new();
+        let mut read = SortedMap::new();
         for (path, summary) in there.iter().zip(read_all(&there)) {
             read.insert(path.clone(), summary?);
         }

@@ -5,8 +5,9 @@ use super::child::{ProcessEnd, RunTask, Signal};
 use crate::signals;
 use meshwright_runs::at_work;
 use meshwright_runs::memory::available_bytes;
+use meshwright_sorted::SortedMap;
 use rustix::process::{Pid, Signal as Kill, kill_process};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -18,7 +19,7 @@ const LOOK: Duration = Duration::from_millis(50);
 /// The tasks that wait, those that run, and whether they were told to stop.
 struct Running {
     queue: VecDeque<usize>,
-    pids: BTreeMap<usize, u32>,
+    pids: SortedMap<usize, u32>,
     told: bool,
     /// Bytes that those that run take, and that there are for all.
     taken: u64,
@@ -51,7 +52,7 @@ impl Running {
 pub(crate) fn run_all(tasks: &[RunTask], jobs: usize, stop: &AtomicBool, see: &mut dyn FnMut(usize, Signal)) {
     let running = Mutex::new(Running {
         queue: (0..tasks.len()).collect(),
-        pids: BTreeMap::new(),
+        pids: SortedMap::new(),
         told: false,
         taken: 0,
         available: available_bytes().unwrap_or(u64::MAX),
@@ -175,7 +176,7 @@ mod tests {
             |bytes| RunTask { words: vec![], run: "r".into(), logs: Folder::at(""), log: "l".into(), bytes };
         let tasks = [task(60), task(50), task(500), task(1)];
         let queue = (0..4).collect();
-        let mut r = Running { queue, pids: BTreeMap::new(), told: false, taken: 0, available: 100 };
+        let mut r = Running { queue, pids: SortedMap::new(), told: false, taken: 0, available: 100 };
         assert!(matches!(r.next(&tasks), Next::Run(0)) && matches!(r.next(&tasks), Next::Wait));
         r.taken -= 60;
         assert!(matches!(r.next(&tasks), Next::Run(1)) && matches!(r.next(&tasks), Next::Wait));

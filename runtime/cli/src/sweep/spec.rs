@@ -8,8 +8,8 @@ use clap::ValueEnum;
 use meshwright_files::Checked;
 use meshwright_files::text_file::text_of_at_most;
 use meshwright_runs::RunLength;
+use meshwright_sorted::SortedMap;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// The file that a folder of a sweep has.
@@ -38,8 +38,8 @@ pub(crate) struct Choices {
     pub(crate) layout: OneOrMany<String>,
     pub(crate) mesh: OneOrMany<String>,
     pub(crate) seeds: Option<SeedList>,
-    pub(crate) dim: BTreeMap<String, OneOrMany<usize>>,
-    pub(crate) set: BTreeMap<String, ConstValues>,
+    pub(crate) dim: SortedMap<String, OneOrMany<usize>>,
+    pub(crate) set: SortedMap<String, ConstValues>,
 }
 
 impl Choices {
@@ -93,8 +93,8 @@ pub(crate) struct SweepSpec {
     pub(crate) train: Vec<String>,
     /// The folder in which the command was given: relative paths are relative to it.
     pub(crate) folder: Option<PathBuf>,
-    pub(crate) dim: BTreeMap<String, OneOrMany<usize>>,
-    pub(crate) set: BTreeMap<String, ConstValues>,
+    pub(crate) dim: SortedMap<String, OneOrMany<usize>>,
+    pub(crate) set: SortedMap<String, ConstValues>,
     /// A list in place of all combinations: each has what it does not say from above.
     pub(crate) combination: Vec<Choices>,
 }
@@ -108,12 +108,12 @@ impl SweepSpec {
     /// What the options say, whether it can be or not.
     pub(crate) fn given(model: &str, args: &SweepArgs) -> Checked<SweepSpec> {
         let (v, search) = (&args.variants, &args.search);
-        let mut dim: BTreeMap<String, OneOrMany<usize>> = BTreeMap::new();
+        let mut dim: SortedMap<String, OneOrMany<usize>> = SortedMap::new();
         for (name, sizes) in &v.dims {
             let all = dim.remove(name).map(|before| before.all()).unwrap_or_default();
             dim.insert(name.clone(), OneOrMany::Many([all, sizes.clone()].concat()));
         }
-        let mut set = BTreeMap::new();
+        let mut set = SortedMap::new();
         for text in &v.sets {
             let (name, values) = text.split_once('=').ok_or_else(|| {
                 wrong(format!("`--set {text}` has no `=`")).help(format!("write `--set {text}=VALUE`"))

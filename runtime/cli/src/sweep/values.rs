@@ -180,7 +180,7 @@ mod tests {
 
     #[test]
     fn a_file_has_them_too() {
-        let of = |text: &str| toml::from_str::<std::collections::BTreeMap<String, ConstValues>>(text);
+        let of = |text: &str| toml::from_str::<meshwright_sorted::SortedMap<String, ConstValues>>(text);
         let read = of("a = 1\nb = [0.1, 2]\nc = \"log:0.1..1\"\n").unwrap();
         assert_eq!(read["a"], ConstValues::List(vec![1.0]));
         assert_eq!(of(&toml::to_string(&read).unwrap()).unwrap(), read);

@@ -8,7 +8,7 @@ use clap::CommandFactory;
 use clap::parser::ValueSource;
 use meshwright_files::Checked;
 use meshwright_runs::RunLength;
-use std::collections::BTreeMap;
+use meshwright_sorted::SortedMap;
 use std::path::Path;
 
 /// The arguments of `train` that a sweep takes, by the names of their fields: those that neither the sweep says itself nor name a file
@@ -110,10 +110,10 @@ pub(crate) fn only_taken(spec: &SweepSpec, c: &Combination, given: &TrainWords<'
 }
 
 /// How often each argument of `train` is given; nothing where `train` does not understand the words.
-fn counts(words: &[String]) -> BTreeMap<String, usize> {
+fn counts(words: &[String]) -> SortedMap<String, usize> {
     let words = std::iter::once("meshwright").chain(words.iter().map(String::as_str));
-    let Ok(matches) = Cli::command().try_get_matches_from(words) else { return BTreeMap::new() };
-    let Some((_, train)) = matches.subcommand() else { return BTreeMap::new() };
+    let Ok(matches) = Cli::command().try_get_matches_from(words) else { return SortedMap::new() };
+    let Some((_, train)) = matches.subcommand() else { return SortedMap::new() };
     let given = train.ids().filter(|id| train.value_source(id.as_str()) == Some(ValueSource::CommandLine));
     given.map(|id| (id.to_string(), train.get_raw(id.as_str()).map_or(1, Iterator::count))).collect()
 }

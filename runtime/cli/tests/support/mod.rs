@@ -1,14 +1,14 @@
 //! What the suites of the command share: folders of their own, the command, and a small model with data.
 
+use meshwright_sorted::SortedMap;
 use serde_json::Value;
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::Mutex;
 
 /// A folder of its own for a test, empty at the start. Tests run side by side, so that no two may ask for the same.
 pub(crate) fn folder(name: &str) -> PathBuf {
-    static TAKEN: Mutex<BTreeMap<String, String>> = Mutex::new(BTreeMap::new());
+    static TAKEN: Mutex<SortedMap<String, String>> = Mutex::new(SortedMap::new());
     let this = std::thread::current().name().unwrap_or_default().to_string();
     let test = TAKEN.lock().unwrap().entry(name.into()).or_insert(this.clone()).clone();
     assert_eq!(test, this, "both tests ask for the folder {name:?}");

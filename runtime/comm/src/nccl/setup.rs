@@ -8,8 +8,8 @@ use super::stream::Inner;
 use crate::{Collectives, CommError, Group, Tag, Transport};
 use meshwright_gpu::devices::nccl_version as dotted;
 use meshwright_gpu::driver::Driver;
+use meshwright_sorted::SortedSet;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
 use std::hash::{BuildHasher, DefaultHasher, Hash, Hasher, RandomState};
 use std::sync::OnceLock;
 
@@ -129,7 +129,7 @@ fn cannot_share(records: &[Record]) -> Option<String> {
 
 /// Whether each rank has a process of its own. NCCL says of processes with several GPUs that recorded calls may wait for each other forever.
 fn a_process_each(records: &[Record]) -> bool {
-    let processes: BTreeSet<u64> = records.iter().map(|r| r.process).collect();
+    let processes: SortedSet<u64> = records.iter().map(|r| r.process).collect();
     processes.len() == records.len()
 }
 

@@ -24,11 +24,11 @@ pub(crate) mod work;
 use crate::call::PostedCall;
 use crate::transport::Completed;
 use crate::{Abort, AsyncCollective, Call, CallName, CommError, Group, Missing, Tag, Transport};
+use meshwright_sorted::SortedMap;
 use op::GroupOp;
 pub use op::Pending;
 use queue::{OpQueue, Queues};
 use state::Ending;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -71,7 +71,7 @@ impl World {
         let end = |rank| ThreadsTransport {
             rank,
             world: world.clone(),
-            queues: BTreeMap::new(),
+            queues: SortedMap::new(),
             timeouts,
             timeout: timeouts.first_step,
         };
@@ -87,7 +87,7 @@ pub struct ThreadsTransport {
     rank: usize,
     world: Arc<Queues>,
     /// Operations of each group, and the number of those that this device has posted.
-    queues: BTreeMap<Arc<[usize]>, (Arc<OpQueue>, u64)>,
+    queues: SortedMap<Arc<[usize]>, (Arc<OpQueue>, u64)>,
     timeouts: Timeouts,
     timeout: Duration,
 }

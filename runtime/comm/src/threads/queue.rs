@@ -2,13 +2,14 @@
 
 use super::op::GroupOp;
 use super::state::{Ending, WorldState, lock};
-use std::collections::{BTreeMap, VecDeque};
+use meshwright_sorted::SortedMap;
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
 /// The queues of all groups.
 pub(super) struct Queues {
     pub(super) shared: Arc<WorldState>,
-    of_groups: Mutex<BTreeMap<Arc<[usize]>, Arc<OpQueue>>>,
+    of_groups: Mutex<SortedMap<Arc<[usize]>, Arc<OpQueue>>>,
 }
 
 /// The operations of one group that not all members have entered.

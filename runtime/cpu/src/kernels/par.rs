@@ -99,12 +99,13 @@ pub(super) fn parts<T: Send>(
     weight: usize,
     f: &(impl Fn(usize, &mut [T]) + Sync),
 ) {
+    // Compiled once for each type of elements: a part is much longer than a call.
     fn go<T: Send>(
         out: &mut [T],
         unit: usize,
         weight: usize,
         base: usize,
-        f: &(impl Fn(usize, &mut [T]) + Sync),
+        f: &(dyn Fn(usize, &mut [T]) + Sync),
     ) {
         match cut(out.len(), unit, weight) {
             None => f(base, out),

@@ -16,7 +16,7 @@ use meshwright_device::kernels::joint_walk::JointWalk;
 use meshwright_device::kernels::spread::{FoldBlocks, UNITS};
 use meshwright_device::stored::extents;
 use meshwright_plan::DType;
-use std::collections::BTreeMap;
+use meshwright_sorted::SortedMap;
 
 /// The results of folds that do not depend on each other, of these operands.
 pub(in super::super) fn fold(
@@ -48,7 +48,7 @@ pub(in super::super) fn fold(
 
 /// Launches folds, as many at a time as share a signature.
 fn launch_all(folds: &[BoundFold<'_>]) {
-    let mut launches: BTreeMap<(usize, usize, Option<DType>, DType), Vec<&BoundFold<'_>>> = BTreeMap::new();
+    let mut launches: SortedMap<(usize, usize, Option<DType>, DType), Vec<&BoundFold<'_>>> = SortedMap::new();
     for fold in folds {
         let half = fold.call.half;
         launches.entry((fold.pace.width, fold.lanes(), half, fold.output)).or_default().push(fold);

@@ -17,7 +17,7 @@ use meshwright_device::kernels::joint_walk::JointWalk;
 use meshwright_device::kernels::map::{MapCall, MapOperand};
 use meshwright_exec::backend::RngState;
 use meshwright_plan::DType;
-use std::collections::BTreeMap;
+use meshwright_sorted::SortedMap;
 use std::ops::Range;
 
 /// Most steps of a launch, whose tensors are arguments of it.
@@ -118,7 +118,7 @@ impl<'a> MapRun<'a> {
 
 /// Launches steps, those with vectors of one width and one half type at once. `clock` has the number of the step of training.
 fn launch_all(members: &[BoundMap<'_>], clock: &CubeTensor) {
-    let mut launches: BTreeMap<(usize, Option<DType>), Vec<&BoundMap<'_>>> = BTreeMap::new();
+    let mut launches: SortedMap<(usize, Option<DType>), Vec<&BoundMap<'_>>> = SortedMap::new();
     for member in members {
         launches.entry((member.width, member.call.half)).or_default().push(member);
     }

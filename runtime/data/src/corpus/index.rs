@@ -4,8 +4,8 @@
 use super::documents::DocumentRule;
 use super::failed;
 use meshwright_files::Checked;
+use meshwright_sorted::SortedMap;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
 use std::path::Path;
 
 /// The version of the format.
@@ -26,7 +26,7 @@ pub(crate) struct CorpusIndex {
     /// The tokens with a meaning of their own.
     pub(crate) special: SpecialTokens,
     /// By name: `train`, `validation`, `test`.
-    pub(crate) sets: BTreeMap<String, SetIndex>,
+    pub(crate) sets: SortedMap<String, SetIndex>,
     /// The recipe of the shards.
     pub(crate) made_from: Recipe,
 }

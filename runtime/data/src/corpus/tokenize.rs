@@ -14,10 +14,10 @@ use meshwright_files::Checked;
 use meshwright_files::durable::write_durably;
 use meshwright_files::folder::{Folder, entries};
 use meshwright_plan::random::{Key, uniform01};
+use meshwright_sorted::SortedMap;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use sha2::Digest;
-use std::collections::BTreeMap;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
@@ -67,7 +67,7 @@ pub struct Tokenized {
 struct Partial {
     recipe: Recipe,
     /// The shards that are whole, by set.
-    sets: BTreeMap<String, SetIndex>,
+    sets: SortedMap<String, SetIndex>,
     /// Documents that were read for them.
     documents: u64,
 }
@@ -123,7 +123,7 @@ pub fn tokenize(options: &TokenizeOptions, progress: &mut dyn FnMut(TokenizeProg
         return Ok(done(&index, task, true));
     }
     let disk = Folder::at(out).create().map_err(|e| failed(out, e))?;
-    let partial = partial.unwrap_or(Partial { recipe, sets: BTreeMap::new(), documents: 0 });
+    let partial = partial.unwrap_or(Partial { recipe, sets: SortedMap::new(), documents: 0 });
     // From here on the folder is that of this recipe.
     write(&disk, PARTIAL, &json(&partial))?;
     write(&disk, TOKENIZER, tokenizer.json()?.as_bytes())?;
@@ -204,7 +204,7 @@ struct Writing<'a> {
     end: Option<u32>,
     held_out: (f64, f64),
     shard_tokens: u64,
-    sets: BTreeMap<&'static str, ShardWriter>,
+    sets: SortedMap<&'static str, ShardWriter>,
     recipe: Recipe,
     /// Documents that need not be read again.
     skipped: u64,
@@ -306,7 +306,7 @@ impl<'a> Writing<'a> {
 
     /// Ends all shards, and notes that `documents` documents need not be read again.
     fn commit(&mut self, documents: u64) -> Checked<Partial> {
-        let mut sets = BTreeMap::new();
+        let mut sets = SortedMap::new();
         for (name, writer) in &mut self.sets {
             writer.close()?;
             sets.insert(name.to_string(), writer.index().clone());

@@ -2,10 +2,10 @@
 
 use meshwright_diag::Span;
 use meshwright_plan::{Dims, InputDecl};
-use std::collections::BTreeMap;
+use meshwright_sorted::SortedMap;
 
 /// Where inputs are declared, by name, for messages that show the declaration. May be empty.
-pub type Places = BTreeMap<String, Span>;
+pub type Places = SortedMap<String, Span>;
 
 /// What the inputs of a model are bound to, and how strictly.
 #[derive(Clone, Copy, Debug)]

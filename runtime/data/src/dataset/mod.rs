@@ -14,9 +14,9 @@ pub(super) mod prefetch;
 use column::{Column, Runs, Scratch};
 use meshwright_files::{Checked, RawTensor};
 use meshwright_plan::DType;
+use meshwright_sorted::SortedMap;
 use order::{EpochSeed, Order, OrderRule};
 use sha2::Digest;
-use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -37,7 +37,7 @@ pub struct Dataset {
     /// The folder with the `data.toml` that describes it, if one does.
     pub(super) folder: Option<PathBuf>,
     /// Names of the positions along dims.
-    pub(super) class_names: BTreeMap<String, Vec<String>>,
+    pub(super) class_names: SortedMap<String, Vec<String>>,
 }
 
 /// The records at some positions of an order.
@@ -64,7 +64,7 @@ impl Dataset {
             rule,
             fingerprint: String::new(),
             folder: None,
-            class_names: BTreeMap::new(),
+            class_names: SortedMap::new(),
         };
         set.fingerprint = set.hash()?;
         Ok(set)
@@ -81,12 +81,12 @@ impl Dataset {
     }
 
     /// Names of the positions along dims.
-    pub fn class_names(&self) -> &BTreeMap<String, Vec<String>> {
+    pub fn class_names(&self) -> &SortedMap<String, Vec<String>> {
         &self.class_names
     }
 
     /// The same with these names of positions.
-    pub fn with_class_names(self, class_names: BTreeMap<String, Vec<String>>) -> Dataset {
+    pub fn with_class_names(self, class_names: SortedMap<String, Vec<String>>) -> Dataset {
         Dataset { class_names, ..self }
     }
 

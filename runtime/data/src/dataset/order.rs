@@ -278,7 +278,7 @@ mod tests {
     #[test]
     fn all_places_and_orders_are_equally_likely() {
         let mut count = [[0u32; 7]; 7];
-        let mut orders = std::collections::BTreeMap::<Vec<usize>, u32>::new();
+        let mut orders = meshwright_sorted::SortedMap::<Vec<usize>, u32>::new();
         for epoch in 0..14_000 {
             let order = Order::shuffled(3, epoch, 7);
             for (i, row) in count.iter_mut().enumerate() {
@@ -317,7 +317,7 @@ mod tests {
             }
         }
         assert_ne!(epoch(0), epoch(1));
-        let first: std::collections::BTreeSet<usize> = (0..20).map(|e| epoch(e)[0]).collect();
+        let first: meshwright_sorted::SortedSet<usize> = (0..20).map(|e| epoch(e)[0]).collect();
         assert!(first.len() > 12, "{first:?}");
     }
 

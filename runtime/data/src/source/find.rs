@@ -10,7 +10,7 @@ use meshwright_files::given_paths::MANIFEST;
 use meshwright_files::given_paths::split_at_commas;
 use meshwright_files::given_paths::{names_files, unescaped};
 use meshwright_plan::InputDecl;
-use std::collections::BTreeMap;
+use meshwright_sorted::SortedMap;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
@@ -104,7 +104,7 @@ fn not_found(message: String, tried: &[PathBuf]) -> Box<Diagnostic> {
 }
 
 fn parse_pairs(given: &str) -> Checked<Source> {
-    let mut splits = BTreeMap::<String, SplitSource>::new();
+    let mut splits = SortedMap::<String, SplitSource>::new();
     for pair in split_at_commas(given) {
         let Some((name, file)) = pair.split_once('=').map(|(n, f)| (n.trim(), f.trim())) else {
             return Err(Box::new(malformed(format!("`{pair}` in `--data` is not `NAME=FILE`")).help(FORM)));

@@ -6,7 +6,7 @@ use meshwright_diag::nearest;
 use meshwright_files::Checked;
 use meshwright_files::given_paths::MANIFEST;
 use meshwright_files::text_file::text_of_at_most;
-use std::collections::BTreeMap;
+use meshwright_sorted::SortedMap;
 use std::path::Path;
 use toml::{Spanned, Table, Value};
 
@@ -19,7 +19,7 @@ pub(super) fn read_manifest(folder: &Path) -> Checked<Source> {
     let text = text_of_at_most(&path, MOST_BYTES)
         .map_err(|why| malformed(format!("`{place}` cannot be read: {why}")))?;
     let line = |at: usize| text.get(..at).unwrap_or("").matches('\n').count() + 1;
-    let table: BTreeMap<String, BTreeMap<String, Spanned<Value>>> = toml::from_str(&text).map_err(|e| {
+    let table: SortedMap<String, SortedMap<String, Spanned<Value>>> = toml::from_str(&text).map_err(|e| {
         malformed(format!(
             "`{place}` is malformed at line {}: {}",
             line(e.span().map_or(0, |s| s.start)),
@@ -29,7 +29,7 @@ pub(super) fn read_manifest(folder: &Path) -> Checked<Source> {
             "it holds `[train]`, `[validation]` and `[test]` with a line `INPUT = \"FILE\"` for every input",
         )
     })?;
-    let mut splits = BTreeMap::new();
+    let mut splits = SortedMap::new();
     for (split, lines) in table {
         check_split(&split, &place)?;
         let mut out = SplitSource::default();

@@ -8,7 +8,7 @@ use super::tokens::{TokenFiles, TokenSource};
 use meshwright_diag::{Diagnostic, codes, nearest};
 use meshwright_files::Checked;
 use meshwright_plan::{Dims, InputDecl};
-use std::collections::BTreeMap;
+use meshwright_sorted::SortedMap;
 use std::path::{Path, PathBuf};
 
 /// Files of one name, and which part of them where they hold several: `FILE`, `FILE.safetensors:TENSOR`, `FILE.npz:NAME` or
@@ -123,13 +123,13 @@ pub enum OrderSource {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SplitSource {
     /// By input.
-    pub inputs: BTreeMap<String, InputSource>,
+    pub inputs: SortedMap<String, InputSource>,
     /// Tar files whose members are parts of examples.
     pub shards: Vec<FileRef>,
     /// Text that examples are made of.
     pub tokens: Option<TokenSource>,
     /// The number that stands for no value, of inputs that have one.
-    pub ignored: BTreeMap<String, i64>,
+    pub ignored: SortedMap<String, i64>,
     /// Leave out examples that cannot be decoded, or lack a part.
     pub skip_damaged: bool,
     /// Most examples to use, from the first.
@@ -148,7 +148,7 @@ pub struct Source {
     /// Whether every name must be an input of the model. A folder may hold more than a model uses.
     pub exact: bool,
     /// By name.
-    pub splits: BTreeMap<String, SplitSource>,
+    pub splits: SortedMap<String, SplitSource>,
 }
 
 impl Source {
@@ -171,7 +171,7 @@ impl Source {
         &self,
         inputs: impl Iterator<Item = &'a InputDecl>,
         dims: &Dims,
-    ) -> BTreeMap<String, Vec<String>> {
+    ) -> SortedMap<String, Vec<String>> {
         let named = |i: &InputDecl| Some((dims.name(i.range?).to_string(), self.classes(&i.name)?.to_vec()));
         inputs.filter_map(named).collect()
     }

@@ -10,7 +10,7 @@ use super::*;
 use flate2::{Compression, write::GzEncoder};
 use meshwright_diag::Diagnostic;
 use meshwright_plan::{DType, Dims, InputDecl};
-use std::collections::BTreeMap;
+use meshwright_sorted::SortedMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -326,7 +326,7 @@ fn names_and_numbers_of_examples_are_reported_together() {
     let toml = load(&source, "train", &binding(&inputs, &dims, &Places::new())).unwrap_err();
     assert_eq!(toml[0].helps, ["add a line `image = \"FILE\"` to its section `[train]`"]);
     assert_eq!(toml[0].notes, ["it has `picture`, `sound`, which the model does not read"]);
-    let places = BTreeMap::from([("image".to_string(), meshwright_diag::Span::default())]);
+    let places = SortedMap::from([("image".to_string(), meshwright_diag::Span::default())]);
     let source = find(Some("label=x"), &[], &inputs).unwrap();
     let placed = load(&source, "train", &binding(&inputs, &dims, &places)).unwrap_err();
     assert_eq!(placed[0].labels.len(), 1);

@@ -5,7 +5,7 @@ use crate::corpus::{DocumentRule, TextFiles, TokenizeOptions, TokenizerKind, Tok
 use crate::tests::test_case::{DataCase, floats, npy, raw_of, values};
 use crate::{BatchSampler, Dataset, EpochSeed};
 use meshwright_plan::DType;
-use std::collections::BTreeSet;
+use meshwright_sorted::SortedSet;
 use std::os::unix::fs::FileExt;
 
 /// Documents of 1 to 9 words, each of which is one token of one letter.
@@ -224,7 +224,7 @@ fn masked_examples_are_those_of_the_paper() {
         }
         // Six of forty in each example, in each epoch others.
         let each = predicted.chunks(42).map(|e| e.iter().sum::<i32>());
-        assert_eq!(each.collect::<BTreeSet<_>>(), BTreeSet::from([6]));
+        assert_eq!(each.collect::<SortedSet<_>>(), SortedSet::from([6]));
         assert_ne!(before.as_ref(), Some(&predicted));
         before = Some(predicted);
     }
@@ -336,7 +336,7 @@ fn hidden_spans_put_the_text_together_again() {
     let case = ints(case, &SPANS[2..], &[("out", 12)]);
     let set = case.load(&shards("task = \"spans\"", &SPANS)).unwrap();
     let records: Vec<usize> = (0..set.records()).collect();
-    let mut all = BTreeSet::new();
+    let mut all = SortedSet::new();
     for epoch in 0..3 {
         let [token, real, target, predicted, decoder, _] = SPANS.map(|n| in_epoch(&set, n, &records, epoch));
         let mut text = Vec::new();

@@ -35,7 +35,7 @@ use meshwright_device::error::NoAttentionKernel;
 use meshwright_gpu::devices::memory;
 use meshwright_gpu::load::Paths;
 use meshwright_plan::{BufId, Mesh, Plan, ProgramInputKind};
-use std::collections::{BTreeMap, BTreeSet};
+use meshwright_sorted::{SortedMap, SortedSet};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -99,14 +99,14 @@ pub struct Cluster {
     timeouts: Timeouts,
     libraries: Paths,
     plans: Vec<LoadedPlan>,
-    states: BTreeMap<String, Held>,
+    states: SortedMap<String, Held>,
 }
 
 /// Pending answers of devices.
 struct Asked<T> {
     answers: Receiver<Answer<T>>,
     /// Indices of the devices that have not answered.
-    waiting: BTreeSet<usize>,
+    waiting: SortedSet<usize>,
     errors: Vec<(usize, ExecError)>,
 }
 
@@ -203,7 +203,7 @@ impl Cluster {
             timeouts: options.timeouts,
             libraries: options.libraries.clone(),
             plans: vec![],
-            states: BTreeMap::new(),
+            states: SortedMap::new(),
         })
     }
 
@@ -249,7 +249,7 @@ impl Cluster {
         F: FnOnce(&mut Engine) -> Result<T, ExecError> + Send + 'static,
     {
         let (answer, answers) = channel();
-        let (mut waiting, mut errors) = (BTreeSet::new(), vec![]);
+        let (mut waiting, mut errors) = (SortedSet::new(), vec![]);
         for (local, (device, job)) in self.devices.iter().zip(jobs).enumerate() {
             if device.ask(job, local, answer.clone()) {
                 waiting.insert(local);
@@ -264,7 +264,7 @@ impl Cluster {
     /// the others have the timeout of a collective to end; GPUs have it in any case.
     fn answered<T>(&self, asked: Asked<T>) -> Result<Vec<T>, ExecError> {
         let Asked { answers, mut waiting, mut errors } = asked;
-        let mut values = BTreeMap::new();
+        let mut values = SortedMap::new();
         let begin = Instant::now();
         while !waiting.is_empty() {
             let answer = match self.patience(!errors.is_empty()) {
@@ -343,7 +343,7 @@ impl Cluster {
             Ok(engine.states().cloned().collect::<Vec<StateInfo>>())
         })?;
         let id = ProgramId(self.plans.len());
-        let mut infos: BTreeMap<String, StateInfo> =
+        let mut infos: SortedMap<String, StateInfo> =
             known.into_iter().flatten().map(|info| (info.name.clone(), info)).collect();
         for leaf in plan
             .program_inputs
@@ -390,7 +390,7 @@ impl Cluster {
     pub fn attention_without_kernel(
         &self,
         program: ProgramId,
-    ) -> Result<BTreeMap<usize, NoAttentionKernel>, ExecError> {
+    ) -> Result<SortedMap<usize, NoAttentionKernel>, ExecError> {
         let all = self.on_all(move |engine| Ok(engine.attention_without_kernel(program)))?;
         Ok(all.into_iter().flatten().collect())
     }
@@ -436,7 +436,7 @@ impl Cluster {
 
     /// The GPUs of this process's devices, in ascending number; none where devices are threads.
     pub fn gpus(&self) -> Vec<GpuShare> {
-        let mut ranks: BTreeMap<usize, usize> = BTreeMap::new();
+        let mut ranks: SortedMap<usize, usize> = SortedMap::new();
         for gpu in self.kinds.iter().filter_map(DeviceKind::gpu_number) {
             *ranks.entry(gpu).or_default() += 1;
         }

@@ -2,7 +2,7 @@
 
 use crate::error::ExecError;
 use meshwright_comm::{CommError, Missing};
-use std::collections::{BTreeMap, BTreeSet};
+use meshwright_sorted::{SortedMap, SortedSet};
 
 /// The cause among the errors of the devices, given in ascending rank.
 ///
@@ -36,8 +36,8 @@ fn timeout(error: &ExecError) -> Option<(usize, &[Missing], &[Missing])> {
 fn missed_most(errors: &[ExecError]) -> Option<usize> {
     let timeouts: Vec<_> = errors.iter().enumerate().filter_map(|(i, e)| Some((i, timeout(e)?))).collect();
     // All members of a collective report the same timeout: it counts once, for the rank that timed out first.
-    let gave_up: BTreeSet<usize> = timeouts.iter().map(|(_, t)| t.0).collect();
-    let mut missed: BTreeMap<usize, (BTreeSet<usize>, Option<u64>)> = BTreeMap::new();
+    let gave_up: SortedSet<usize> = timeouts.iter().map(|(_, t)| t.0).collect();
+    let mut missed: SortedMap<usize, (SortedSet<usize>, Option<u64>)> = SortedMap::new();
     for (_, (rank, _, stuck)) in &timeouts {
         for m in *stuck {
             let entry = missed.entry(m.rank).or_default();

@@ -5,7 +5,7 @@ use super::{Asked, Cluster, LoadedPlan, Output};
 use crate::engine::{DeviceReport, Engine, ExampleDraws, LocalInput, ProgramId};
 use crate::error::{ExecError, Place};
 use crate::tensor::{Finiteness, HostTensor};
-use std::collections::BTreeMap;
+use meshwright_sorted::SortedMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,7 @@ pub type Provider = Arc<dyn Fn(usize, &[LocalInput]) -> Result<Vec<HostTensor>, 
 #[derive(Clone, Debug)]
 pub struct StepReport {
     /// The outputs, whole, by name.
-    pub outputs: BTreeMap<String, HostTensor>,
+    pub outputs: SortedMap<String, HostTensor>,
     /// Time from the call to the last answer.
     pub wall: Duration,
     /// For each device of this process the time in its program, without the provider.
@@ -219,13 +219,13 @@ impl Cluster {
     fn whole_outputs(
         &self,
         loaded: &LoadedPlan,
-        parts: Vec<BTreeMap<String, HostTensor>>,
-    ) -> Result<BTreeMap<String, HostTensor>, ExecError> {
-        let mut outputs = BTreeMap::new();
+        parts: Vec<SortedMap<String, HostTensor>>,
+    ) -> Result<SortedMap<String, HostTensor>, ExecError> {
+        let mut outputs = SortedMap::new();
         for Output { name, blocks, everywhere } in &loaded.outputs {
             let taken =
                 self.ranks().zip(&parts).filter_map(|(rank, part)| Some((rank, part.get(name)?.clone())));
-            let mut held: BTreeMap<usize, HostTensor> = taken.collect();
+            let mut held: SortedMap<usize, HostTensor> = taken.collect();
             if !everywhere {
                 held = blocks.exchanged(&self.processes, name.as_str().into(), &held, false)?;
             }

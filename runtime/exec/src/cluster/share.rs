@@ -4,7 +4,7 @@ use crate::cluster::processes::{About, Processes};
 use crate::error::ExecError;
 use crate::tensor::{HostData, HostTensor};
 use meshwright_plan::DType;
-use std::collections::{BTreeMap, BTreeSet};
+use meshwright_sorted::{SortedMap, SortedSet};
 use std::ops::Range;
 
 /// A value in blocks: its shape and type, and the block of each device as a range of each dim.
@@ -24,7 +24,7 @@ impl Blocks {
 
     /// The lowest device that holds a shard, for each distinct shard of these devices.
     pub(crate) fn holders(&self, among: Range<usize>) -> Vec<usize> {
-        let mut seen = BTreeSet::new();
+        let mut seen = SortedSet::new();
         among.filter(|rank| seen.insert(self.key(*rank))).collect()
     }
 
@@ -45,7 +45,7 @@ impl Blocks {
     }
 
     /// The whole, of the blocks of some devices by rank. None if they are not all of it, or one does not fit.
-    pub(crate) fn assembled(&self, blocks: &BTreeMap<usize, HostTensor>) -> Option<HostTensor> {
+    pub(crate) fn assembled(&self, blocks: &SortedMap<usize, HostTensor>) -> Option<HostTensor> {
         let mut whole = HostTensor::zeros(self.dtype, self.shape.clone());
         let mut elements = 0;
         for rank in self.holders(0..self.ranges.len()) {
@@ -80,9 +80,9 @@ impl Blocks {
         &self,
         processes: &Processes,
         about: About,
-        mine: &BTreeMap<usize, HostTensor>,
+        mine: &SortedMap<usize, HostTensor>,
         first_only: bool,
-    ) -> Result<BTreeMap<usize, HostTensor>, ExecError> {
+    ) -> Result<SortedMap<usize, HostTensor>, ExecError> {
         let holders = self.holders(0..self.ranges.len());
         let size = |rank: &usize| self.elements(*rank) * self.dtype.bytes();
         let of = |r: &Range<usize>| holders.iter().filter(|h| r.contains(h)).map(size).sum();
@@ -103,7 +103,7 @@ impl Blocks {
             true => processes.collect_bytes(about, &bytes, &lengths)?,
             false => processes.gather_bytes(about, &bytes, &lengths)?,
         };
-        let mut blocks = BTreeMap::new();
+        let mut blocks = SortedMap::new();
         let mut rest = all.as_slice();
         for rank in holders {
             let Some((piece, tail)) = rest.split_at_checked(size(&rank)) else { break };

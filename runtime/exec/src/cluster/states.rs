@@ -6,7 +6,7 @@ use crate::cluster::share::{Blocks, bytes_of, from_bytes};
 use crate::engine::{Engine, StateInfo};
 use crate::error::ExecError;
 use crate::tensor::HostTensor;
-use std::collections::BTreeMap;
+use meshwright_sorted::SortedMap;
 
 impl Cluster {
     /// All parameters and optimizer states of the loaded programs, in order of names.
@@ -34,7 +34,7 @@ impl Cluster {
     /// A parameter or moment, whole, on the first process; none on the others, which give their parts.
     pub fn gathered_state(&self, name: &str) -> Result<Option<HostTensor>, ExecError> {
         let held = self.held(name)?;
-        let mut mine = BTreeMap::new();
+        let mut mine = SortedMap::new();
         for rank in held.blocks.holders(0..self.mesh.devices()) {
             if self.ranks().contains(&rank) {
                 let name = name.to_string();

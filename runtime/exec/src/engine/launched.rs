@@ -5,7 +5,7 @@ use crate::backend::{DeviceError, Download};
 use crate::error::{ExecError, Place};
 use crate::tensor::HostTensor;
 use meshwright_plan::Plan;
-use std::collections::BTreeMap;
+use meshwright_sorted::SortedMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 #[derive(Debug, Default)]
 pub struct DeviceReport {
     /// Its blocks of the outputs, by name.
-    pub outputs: BTreeMap<String, HostTensor>,
+    pub outputs: SortedMap<String, HostTensor>,
     /// From the begin to the outputs.
     pub time: Duration,
     /// Part of `time` until all was launched, and only the outputs were outstanding; on threads, until all had run.

@@ -5,13 +5,13 @@ use crate::backend::Backend;
 use crate::trace::What;
 use meshwright_device::launch::{CollectiveLaunch, Launch, most_sent};
 use meshwright_plan::{Axis, Plan};
-use std::collections::BTreeSet;
+use meshwright_sorted::SortedSet;
 use std::time::Instant;
 
 /// The sets of mesh axes over which a Plan communicates, each once.
 pub(super) fn axis_sets(plan: &Plan) -> Vec<Vec<Axis>> {
     let collectives = plan.steps.iter().filter_map(|s| Some(s.collective()?.axes().to_vec()));
-    collectives.collect::<BTreeSet<_>>().into_iter().collect()
+    collectives.collect::<SortedSet<_>>().into_iter().collect()
 }
 
 impl<B: Backend> Program<B> {

@@ -28,11 +28,12 @@ use links::axis_sets;
 use meshwright_comm::{Collectives, Group, NotAGroup, Tag, Transport};
 use meshwright_gpu::load::Paths;
 use meshwright_plan::{Arithmetic, DType, Init, Plan, ProgramInput, ProgramInputKind};
+use meshwright_sorted::{SortedMap, SortedSet};
 use place::place;
 use programs::Executor;
 use runner::RunError;
 use std::any::Any;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::ops::{Range, RangeInclusive};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -120,7 +121,7 @@ pub struct Engine {
     transport: Box<dyn Transport>,
     /// Whether each program has run, by order of loading.
     programs_ran: Vec<bool>,
-    state: BTreeMap<String, DeviceState>,
+    state: SortedMap<String, DeviceState>,
     sequence: u64,
     /// Seed of the random values of training steps.
     seed: u64,
@@ -159,7 +160,7 @@ impl Engine {
             transport,
             executor,
             programs_ran: vec![],
-            state: BTreeMap::new(),
+            state: SortedMap::new(),
             sequence: 0,
             seed: 0,
             draws: None,
@@ -271,7 +272,7 @@ impl Engine {
         program: ProgramId,
         inputs: Vec<HostTensor>,
         step_number: u64,
-    ) -> Result<BTreeMap<String, HostTensor>, ExecError> {
+    ) -> Result<SortedMap<String, HostTensor>, ExecError> {
         Ok(self.run_with(program, Inputs::Given(inputs), step_number)?.outputs)
     }
 
@@ -462,7 +463,7 @@ impl Engine {
             let last = finals[i + 1..].iter().all(|later| later.1 != *buf);
             self.executor.store(id.0, *buf, name, last);
         }
-        self.executor.clear(id.0, &finals.iter().map(|f| f.1).collect::<BTreeSet<_>>());
+        self.executor.clear(id.0, &finals.iter().map(|f| f.1).collect::<SortedSet<_>>());
         outputs
     }
 

@@ -2,7 +2,7 @@
 
 use super::{Engine, ProgramId};
 use meshwright_device::error::NoAttentionKernel;
-use std::collections::BTreeMap;
+use meshwright_sorted::SortedMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
@@ -15,7 +15,7 @@ impl Engine {
     }
 
     /// Reasons why attention steps of a program have no kernel on this device, by step.
-    pub fn attention_without_kernel(&self, program: ProgramId) -> BTreeMap<usize, NoAttentionKernel> {
+    pub fn attention_without_kernel(&self, program: ProgramId) -> SortedMap<usize, NoAttentionKernel> {
         self.executor.attention_without_kernel(program.0)
     }
 

@@ -16,7 +16,7 @@ use meshwright_device::kernels::product::FactorDigits;
 use meshwright_device::stored::stored_as;
 use meshwright_gpu::products::KernelProposal;
 use meshwright_plan::{Arithmetic, BufId, DType, Plan};
-use std::collections::{BTreeMap, BTreeSet};
+use meshwright_sorted::{SortedMap, SortedSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -46,7 +46,7 @@ pub(crate) trait Executor: Send {
     fn stream(&mut self) -> Result<Option<u64>, DeviceError>;
 
     /// Reasons why attention steps of a program have no kernel, by step.
-    fn attention_without_kernel(&self, program: usize) -> BTreeMap<usize, NoAttentionKernel>;
+    fn attention_without_kernel(&self, program: usize) -> SortedMap<usize, NoAttentionKernel>;
 
     /// Binds a buffer; false where no such tensor is kept.
     fn bind(&mut self, program: usize, buf: BufId, value: Binding<'_>) -> bool;
@@ -112,7 +112,7 @@ pub(crate) trait Executor: Send {
     fn store(&mut self, program: usize, buf: BufId, name: &str, take: bool);
 
     /// Frees the buffers that are live at the end of a program, except `kept`.
-    fn clear(&mut self, program: usize, kept: &BTreeSet<BufId>);
+    fn clear(&mut self, program: usize, kept: &SortedSet<BufId>);
 
     /// Keeps a tensor.
     fn set(&mut self, name: &str, value: HostTensor);
@@ -143,12 +143,12 @@ struct ProgramsOn<B: Backend> {
     programs: Vec<Program<B>>,
     /// Progress of each program towards a recording.
     recordings: Vec<Recording<B>>,
-    kept: BTreeMap<String, Vec<Handle<B>>>,
+    kept: SortedMap<String, Vec<Handle<B>>>,
     /// Why a program was not recorded that was to be.
     news: Option<String>,
     /// The program that ran last, and the programs that have not run.
     last: usize,
-    fresh: BTreeSet<usize>,
+    fresh: SortedSet<usize>,
     /// Peak of the sampled memory in use, while it is watched.
     peak: Option<u64>,
     /// See [`Executor::take_waited`].
@@ -163,10 +163,10 @@ impl<B: Backend> ProgramsOn<B> {
             backend,
             programs: vec![],
             recordings: vec![],
-            kept: BTreeMap::new(),
+            kept: SortedMap::new(),
             news: None,
             last: 0,
-            fresh: BTreeSet::new(),
+            fresh: SortedSet::new(),
             peak: None,
             waited: Duration::ZERO,
             examined: None,
@@ -215,8 +215,8 @@ impl<B: Backend> Executor for ProgramsOn<B> {
         self.backend.stream()
     }
 
-    fn attention_without_kernel(&self, program: usize) -> BTreeMap<usize, NoAttentionKernel> {
-        self.programs.get(program).map_or_else(BTreeMap::new, |p| p.device.attention_without_kernel.clone())
+    fn attention_without_kernel(&self, program: usize) -> SortedMap<usize, NoAttentionKernel> {
+        self.programs.get(program).map_or_else(SortedMap::new, |p| p.device.attention_without_kernel.clone())
     }
 
     fn bind(&mut self, program: usize, buf: BufId, value: Binding<'_>) -> bool {
@@ -381,7 +381,7 @@ impl<B: Backend> Executor for ProgramsOn<B> {
         self.kept.insert(name.into(), tensors);
     }
 
-    fn clear(&mut self, program: usize, kept: &BTreeSet<BufId>) {
+    fn clear(&mut self, program: usize, kept: &SortedSet<BufId>) {
         if let Recording::Done(_) = &self.recordings[program] {
             return;
         }

@@ -15,8 +15,8 @@ use crate::backend::{Backend, DeviceError, Handle, Overwrite, Replay, Shaped};
 use crate::tensor::HostTensor;
 use meshwright_comm::{CallRecorder, Collectives, CommError, Group, RecordedCalls, Tag, Transport};
 use meshwright_plan::{BufId, Plan, Prim, ProgramInputKind, Step};
+use meshwright_sorted::{SortedMap, SortedSet};
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet};
 
 /// Progress of a program towards a recording.
 pub(crate) enum Recording<B: Backend> {
@@ -36,11 +36,11 @@ pub(crate) enum Recording<B: Backend> {
 /// Tensors with a fixed address in all runs.
 pub(crate) struct FixedTensors<B: Backend> {
     /// Inputs, each with the function that overwrites it.
-    inputs: BTreeMap<BufId, (Handle<B>, Overwrite)>,
+    inputs: SortedMap<BufId, (Handle<B>, Overwrite)>,
     /// Names of the values that are not updated in place.
-    moved: BTreeSet<String>,
+    moved: SortedSet<String>,
     /// Its tensors, to which it is copied back.
-    stays: BTreeMap<String, Shaped<Handle<B>>>,
+    stays: SortedMap<String, Shaped<Handle<B>>>,
     /// Whether the device is prepared for a recording.
     prepared: bool,
     /// Whether the program has collectives.
@@ -135,7 +135,7 @@ pub(crate) fn changes(plan: &Plan) -> bool {
 }
 
 /// Addresses of the states that a program changes, by name. An empty tensor has none.
-type Locations = BTreeMap<String, u64>;
+type Locations = SortedMap<String, u64>;
 
 fn locations<B: Backend>(
     backend: &mut B,
@@ -151,7 +151,7 @@ fn locations<B: Backend>(
 }
 
 /// Names of the states whose address changed in a run.
-fn moved(before: &Locations, after: Locations) -> BTreeSet<String> {
+fn moved(before: &Locations, after: Locations) -> SortedSet<String> {
     after.into_iter().filter(|(name, at)| before.get(name) != Some(at)).map(|(name, _)| name).collect()
 }
 
@@ -306,8 +306,8 @@ impl<B: Backend> Recorded<B> {
 
 impl<B: Backend> FixedTensors<B> {
     /// For a program that has run twice.
-    fn of(plan: &Plan, moved: BTreeSet<String>) -> FixedTensors<B> {
-        let (inputs, stays) = (BTreeMap::new(), BTreeMap::new());
+    fn of(plan: &Plan, moved: SortedSet<String>) -> FixedTensors<B> {
+        let (inputs, stays) = (SortedMap::new(), SortedMap::new());
         FixedTensors { inputs, moved, stays, prepared: false, communicates: communicates(plan), failures: 0 }
     }
 
@@ -331,7 +331,7 @@ impl<B: Backend> FixedTensors<B> {
             self.prepared = refused.is_none();
         }
         plain(backend, program, peers)?;
-        let mut more = BTreeSet::new();
+        let mut more = SortedSet::new();
         if refused.is_none() {
             more = moved(&before, self.copied_back(backend, program)?);
             more.retain(|name| !self.moved.contains(name));
@@ -479,7 +479,7 @@ struct Before<B: Backend> {
 
 impl<B: Backend> Before<B> {
     fn of(backend: &mut B, program: &mut Program<B>) -> Result<Before<B>, DeviceError> {
-        let bufs: BTreeSet<BufId> = changed(&program.plan).into_iter().map(|c| c.1).collect();
+        let bufs: SortedSet<BufId> = changed(&program.plan).into_iter().map(|c| c.1).collect();
         let leaves: Vec<BufId> = program.plan.program_inputs.iter().map(|l| l.buf).collect();
         let unchanged = leaves.into_iter().filter(|buf| !bufs.contains(buf));
         let unchanged = unchanged.map(|buf| (buf, program.get(buf, false))).collect();

@@ -22,7 +22,8 @@ use meshwright_device::text::origin;
 use meshwright_device::turns::Turn;
 use meshwright_device::{CompileError, DevicePlan};
 use meshwright_plan::{ArenaId, BufId, DType, Plan};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use meshwright_sorted::{SortedMap, SortedSet};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -34,15 +35,15 @@ pub(crate) struct Program<B: Backend> {
     /// The kernels, by launch.
     kernels: Vec<Option<LoadedKernel<B::Kernel>>>,
     /// The steps that are done after a launch.
-    done: BTreeMap<LaunchId, Vec<usize>>,
+    done: SortedMap<LaunchId, Vec<usize>>,
     handles: Handles<B>,
     /// Calls in flight of each started collective, by its id; of messages that are received ahead perhaps several times, the oldest first. After a
     /// failed run these are the calls that were not waited for.
-    pub(super) in_flight: BTreeMap<u32, VecDeque<Vec<InFlightCall<B>>>>,
+    pub(super) in_flight: SortedMap<u32, VecDeque<Vec<InFlightCall<B>>>>,
     /// Messages to the next stages that are on their way, the oldest first.
     pub(super) sent: VecDeque<Vec<InFlightCall<B>>>,
     /// Number of messages so far over each link.
-    pub(super) messages: BTreeMap<Arc<[usize]>, u64>,
+    pub(super) messages: SortedMap<Arc<[usize]>, u64>,
     /// Peak of live bytes by the Plan, without values that this device fuses away.
     pub(crate) planned: u64,
     /// Offsets of the kernels' results, on devices that have an arena.
@@ -165,16 +166,16 @@ impl<B: Backend> Program<B> {
             kernels,
             done,
             handles,
-            in_flight: BTreeMap::new(),
+            in_flight: SortedMap::new(),
             sent: VecDeque::new(),
-            messages: BTreeMap::new(),
+            messages: SortedMap::new(),
             planned,
             plan,
         })
     }
 
     /// Buffers that are alive at the end.
-    pub(crate) fn left(&self) -> &BTreeSet<BufId> {
+    pub(crate) fn left(&self) -> &SortedSet<BufId> {
         &self.device.left
     }
 

@@ -2,13 +2,13 @@
 
 use super::api::Algorithm;
 use super::product::ProductKey;
-use std::collections::BTreeMap;
+use meshwright_sorted::SortedMap;
 use std::io::Write;
 use std::path::Path;
 
 /// The kernels of one GPU and version of the library, by the text of the matmul's key.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct KernelChoices(BTreeMap<String, Algorithm>);
+pub struct KernelChoices(SortedMap<String, Algorithm>);
 
 impl KernelChoices {
     /// The kernel of a matmul.

@@ -8,7 +8,7 @@ use super::choice::KernelChoices;
 use super::matrix::{Matrix, MatrixElement, Order};
 use super::product::{Epilogue, Follows, MatrixProduct, ProductError, ProductKey, Sums, Workspace};
 use crate::load::{FoundLibrary, Library, LibraryKind, LoadError, Paths, functions};
-use std::collections::BTreeMap;
+use meshwright_sorted::SortedMap;
 use std::ffi::{CStr, c_int, c_void};
 
 functions! {
@@ -35,7 +35,7 @@ pub struct Products {
     f: Functions,
     handle: LtHandle,
     version: usize,
-    prepared: BTreeMap<ProductKey, PreparedProduct>,
+    prepared: SortedMap<ProductKey, PreparedProduct>,
 }
 
 #[expect(unsafe_code, reason = "handles that the library allows to be used from every thread")]
@@ -63,7 +63,7 @@ impl Products {
         // SAFETY: no arguments.
         let version = unsafe { (f.version)() };
         let null = std::ptr::null_mut();
-        let mut products = Products { f, handle: null, version, prepared: BTreeMap::new() };
+        let mut products = Products { f, handle: null, version, prepared: SortedMap::new() };
         let mut handle = null;
         // SAFETY: writes a handle.
         products.check("cublasLtCreate", unsafe { (f.create)(&raw mut handle) })?;

@@ -18,8 +18,9 @@ use crate::moves::RunningCollective;
 use crate::sys::Comm;
 use meshwright_comm::parts::{PostedCall, Signature};
 use meshwright_comm::{CallName, CommError, Group, Tag, wire};
+use meshwright_sorted::SortedMap;
 use readiness::Readiness;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -33,21 +34,21 @@ pub(super) struct Engine {
     /// The parent of communicators.
     world: Comm,
     pub(super) channel: ControlChannel,
-    groups: BTreeMap<Arc<[usize]>, OfGroup>,
+    groups: SortedMap<Arc<[usize]>, OfGroup>,
     /// Groups without a communicator, in the order of their first collective.
     unmade: VecDeque<Arc<[usize]>>,
-    ops: BTreeMap<Serial, EngineOp>,
+    ops: SortedMap<Serial, EngineOp>,
     posted: Serial,
     /// Calls of groups whose first member this is, by position.
-    gathered: BTreeMap<CollectiveId, Vec<Option<Header>>>,
+    gathered: SortedMap<CollectiveId, Vec<Option<Header>>>,
     /// Verdicts on collectives that this rank has not come to yet: they have failed.
-    foretold: BTreeMap<CollectiveId, Verdict>,
+    foretold: SortedMap<CollectiveId, Verdict>,
     /// The last collective that this rank posted, and the one that it waits for.
     pub(super) last_call: Option<CallName>,
     pub(super) waits: Option<CollectiveId>,
     /// The last answer of each rank that was asked where it is, and when it came.
-    pub(super) answers: BTreeMap<usize, (Instant, Status)>,
-    pub(super) left: BTreeMap<usize, PostCounts>,
+    pub(super) answers: SortedMap<usize, (Instant, Status)>,
+    pub(super) left: SortedMap<usize, PostCounts>,
     /// Messages for the devices of this process.
     pub(super) device_messages: VecDeque<Received>,
     /// Rank and reason of an abort.
@@ -106,16 +107,16 @@ impl Engine {
             kit,
             world,
             channel: ControlChannel::new(control, limit)?,
-            groups: BTreeMap::from([(all, OfGroup::new(Some(data)))]),
+            groups: SortedMap::from([(all, OfGroup::new(Some(data)))]),
             unmade: VecDeque::new(),
-            ops: BTreeMap::new(),
+            ops: SortedMap::new(),
             posted: 0,
-            gathered: BTreeMap::new(),
-            foretold: BTreeMap::new(),
+            gathered: SortedMap::new(),
+            foretold: SortedMap::new(),
             last_call: None,
             waits: None,
-            answers: BTreeMap::new(),
-            left: BTreeMap::new(),
+            answers: SortedMap::new(),
+            left: SortedMap::new(),
             device_messages: VecDeque::new(),
             aborted: None,
             stopped: false,

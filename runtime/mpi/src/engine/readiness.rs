@@ -1,6 +1,6 @@
 //! Whether the members of a group are ready to make their communicator.
 
-use std::collections::BTreeSet;
+use meshwright_sorted::SortedSet;
 
 /// How far the members of a group are that is to have a communicator.
 #[derive(Default)]
@@ -8,7 +8,7 @@ pub(super) struct Readiness {
     /// This rank has said that it is ready.
     pub(super) told: bool,
     /// Ranks that are ready, on the first member.
-    pub(super) ready: BTreeSet<usize>,
+    pub(super) ready: SortedSet<usize>,
     /// All of them are.
     pub(super) all: bool,
 }

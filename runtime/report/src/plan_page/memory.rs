@@ -4,8 +4,8 @@ use super::placed::PlacedTypes;
 use super::pools::TextPool;
 use meshwright_core::Compiled;
 use meshwright_plan::{BufId, Dim, memory};
+use meshwright_sorted::SortedMap;
 use serde::{Serialize, Serializer};
-use std::collections::BTreeMap;
 
 /// A buffer that a device holds.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -39,7 +39,7 @@ pub(super) fn held(
     // A buffer's dims have the names by which it is bound or written.
     let bound = plan.program_inputs.iter().map(|i| (i.buf, &*i.dims));
     let written = plan.steps.iter().flat_map(|s| &s.writes).map(|o| (o.buf, &*o.dims));
-    let dims: BTreeMap<BufId, &[Dim]> = bound.chain(written).collect();
+    let dims: SortedMap<BufId, &[Dim]> = bound.chain(written).collect();
     let on = plan.fullest();
     let row = |(buf, held, bytes): (BufId, memory::Residency, u64)| {
         let path = texts.at(paths.get(&buf).copied().unwrap_or_default());

@@ -3,8 +3,8 @@
 
 use super::pools::TextPool;
 use meshwright_plan::{Axis, BufId, Dim, Extent, Mesh, Plan, coords_along, shard};
+use meshwright_sorted::SortedMap;
 use serde::Serialize;
-use std::collections::BTreeMap;
 
 /// So many devices are drawn at most.
 const MOST_DEVICES: usize = 64;
@@ -60,13 +60,13 @@ pub(super) struct PlacedTypes<'a> {
     shown: &'a [Vec<usize>],
     extents: Vec<ExtentView>,
     types: Vec<PlacedType>,
-    known_extents: BTreeMap<String, usize>,
-    known_types: BTreeMap<String, usize>,
+    known_extents: SortedMap<String, usize>,
+    known_types: SortedMap<String, usize>,
 }
 
 impl<'a> PlacedTypes<'a> {
     pub(super) fn new(plan: &'a Plan, shown: &'a [Vec<usize>]) -> Self {
-        let (known_extents, known_types) = (BTreeMap::new(), BTreeMap::new());
+        let (known_extents, known_types) = (SortedMap::new(), SortedMap::new());
         PlacedTypes { plan, shown, extents: Vec::new(), types: Vec::new(), known_extents, known_types }
     }
 

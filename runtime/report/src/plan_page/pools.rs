@@ -5,8 +5,8 @@ use meshwright_core::partition::{Instr, Spmd};
 use meshwright_diag::{Sources, Span};
 use meshwright_ops::{Graph, Id};
 use meshwright_plan::Provenance;
+use meshwright_sorted::{SortedMap, SortedSet};
 use serde::Serialize;
-use std::collections::{BTreeMap, BTreeSet};
 
 /// A line of a text.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -23,7 +23,7 @@ pub(super) struct SourceLine {
 #[derive(Debug, Default)]
 pub(super) struct TextPool {
     all: Vec<String>,
-    known: BTreeMap<String, usize>,
+    known: SortedMap<String, usize>,
 }
 
 impl TextPool {
@@ -48,13 +48,13 @@ pub(super) struct LinePool<'a> {
     graph: &'a Graph,
     sources: &'a Sources,
     all: Vec<SourceLine>,
-    known: BTreeMap<SourceLine, usize>,
+    known: SortedMap<SourceLine, usize>,
 }
 
 impl<'a> LinePool<'a> {
     /// Of the values of a graph that was read from these texts.
     pub(super) fn new(graph: &'a Graph, sources: &'a Sources) -> Self {
-        LinePool { graph, sources, all: Vec::new(), known: BTreeMap::new() }
+        LinePool { graph, sources, all: Vec::new(), known: SortedMap::new() }
     }
 
     /// All lines that somebody referred to.
@@ -96,15 +96,15 @@ pub(super) struct RulePool<'a> {
     layout: &'a Layout,
     sources: &'a Sources,
     /// By what is moved and why: where the rules stand.
-    causes: BTreeMap<(u32, &'a str), BTreeSet<Span>>,
+    causes: SortedMap<(u32, &'a str), SortedSet<Span>>,
     all: Vec<RuleView>,
-    known: BTreeMap<Span, usize>,
+    known: SortedMap<Span, usize>,
 }
 
 impl<'a> RulePool<'a> {
     /// Of a step that was partitioned by a layout.
     pub(super) fn new(spmd: &'a Spmd, layout: &'a Layout, sources: &'a Sources) -> Self {
-        let mut causes: BTreeMap<(u32, &str), BTreeSet<Span>> = BTreeMap::new();
+        let mut causes: SortedMap<(u32, &str), SortedSet<Span>> = SortedMap::new();
         for instr in &spmd.instrs {
             if let Instr::Reshard { from, cause, .. } = instr
                 && let Some(rule) = cause.rule
@@ -112,7 +112,7 @@ impl<'a> RulePool<'a> {
                 causes.entry((spmd.copies[*from].value.0, &cause.because)).or_default().insert(rule);
             }
         }
-        RulePool { layout, sources, causes, all: Vec::new(), known: BTreeMap::new() }
+        RulePool { layout, sources, causes, all: Vec::new(), known: SortedMap::new() }
     }
 
     /// All rules that somebody referred to.
@@ -125,7 +125,7 @@ impl<'a> RulePool<'a> {
         let Some(line) = o.rule else { return Vec::new() };
         let spans = self.causes.get(&(o.id, &*o.because)).cloned().unwrap_or_default();
         let there = |span: &Span| self.sources.line(*span) == line as usize;
-        let mut spans: BTreeSet<Span> = spans.into_iter().filter(there).collect();
+        let mut spans: SortedSet<Span> = spans.into_iter().filter(there).collect();
         if spans.is_empty() {
             // Moved by another name than it was partitioned under: the rules of its line.
             spans = self.layout.rules.iter().map(|r| r.span).filter(there).collect();

@@ -3,8 +3,8 @@
 use super::placed::PlacedTypes;
 use super::pools::{LinePool, RulePool, TextPool};
 use meshwright_plan::{Operand, Phase, Plan, Prim, Step};
+use meshwright_sorted::SortedMap;
 use serde::Serialize;
-use std::collections::BTreeMap;
 
 /// A step.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -105,7 +105,7 @@ pub(super) fn all(
     rules: &mut RulePool<'_>,
 ) -> Vec<StepView> {
     let starts = plan.steps.iter().enumerate().filter(|(_, s)| s.collective().is_some());
-    let starts: BTreeMap<u32, usize> = starts.filter_map(|(i, s)| Some((s.async_id?, i))).collect();
+    let starts: SortedMap<u32, usize> = starts.filter_map(|(i, s)| Some((s.async_id?, i))).collect();
     let mut out = Vec::with_capacity(plan.steps.len());
     for ((at, step), times) in plan.steps.iter().enumerate().zip(plan.times()) {
         let mut operand = |o: &Operand| (o.buf.0, types.of(o.buf, &o.dims, texts));
@@ -133,7 +133,7 @@ pub(super) fn all(
     out
 }
 
-fn started(step: &Step, starts: &BTreeMap<u32, usize>) -> Option<usize> {
+fn started(step: &Step, starts: &SortedMap<u32, usize>) -> Option<usize> {
     matches!(step.prim, Prim::Wait).then(|| starts.get(&step.async_id?).copied())?
 }
 

@@ -5,10 +5,10 @@ use meshwright_core::explain::{Report, explain};
 use meshwright_core::{Compiled, training_step};
 use meshwright_plan::memory::{self, MemoryKind};
 use meshwright_plan::{BufId, ProgramInputKind};
+use meshwright_sorted::SortedSet;
 use meshwright_train::project::line_of;
 use meshwright_train::{Loaded, Project, ProjectOptions};
 use serde_json::{Value, json};
-use std::collections::BTreeSet;
 
 /// Models under layouts: tensors in buckets, halos, loops that stagger, gathers of parameters, one device, three axes.
 const CASES: &[(&str, Option<&str>, &str, &str)] = &[
@@ -89,7 +89,7 @@ fn the_curve_of_memory_has_the_peak_of_the_plan() {
         let sums = meshwright_plan::peak_by_kind(
             plan,
             &memory::residency(plan, &memory::paths(plan)),
-            &BTreeSet::new(),
+            &SortedSet::new(),
         );
         let mut here = memory::ByKind::default();
         alive(peak).for_each(|b| here[b.0] += b.1);
@@ -197,8 +197,8 @@ fn what_memory_is_for_is_told() {
         let path = texts[b[0].as_u64().unwrap() as usize].as_str().unwrap();
         ["d(word)", "d(place)"].contains(&path) && b[4].as_u64() > b[3].as_u64()
     });
-    let uses: BTreeSet<usize> = sums.map(|b| b[2].as_u64().unwrap() as usize).collect();
-    assert_eq!(uses, BTreeSet::from([name("gradients")]));
+    let uses: SortedSet<usize> = sums.map(|b| b[2].as_u64().unwrap() as usize).collect();
+    assert_eq!(uses, SortedSet::from([name("gradients")]));
     for c in [&zero3, &dp] {
         assert!(kinds(c)[name("residuals")] > 0 && kinds(c)[name("gradients")] > 0);
         // What loops fill is called by what fills it.

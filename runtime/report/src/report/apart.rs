@@ -2,14 +2,14 @@
 //! have been edited between two runs, and a size that was asked for may be what another run has by itself.
 
 use meshwright_runs::RunSummary;
+use meshwright_sorted::{SortedMap, SortedSet};
 use serde_json::{Map, Value};
-use std::collections::{BTreeMap, BTreeSet};
 
 /// What runs of a model are told apart by, beside their batch size.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Apart<'a> {
-    dims: BTreeSet<&'a str>,
-    consts: BTreeSet<&'a str>,
+    dims: SortedSet<&'a str>,
+    consts: SortedSet<&'a str>,
     /// Whether they are trained on different numbers of examples.
     data: bool,
 }
@@ -39,8 +39,8 @@ impl ApartBy<'_> {
 
 impl<'a> Apart<'a> {
     /// Of the runs of each model.
-    pub(super) fn of_models(runs: impl Iterator<Item = &'a RunSummary>) -> BTreeMap<&'a str, Apart<'a>> {
-        let mut models: BTreeMap<&str, Vec<&RunSummary>> = BTreeMap::new();
+    pub(super) fn of_models(runs: impl Iterator<Item = &'a RunSummary>) -> SortedMap<&'a str, Apart<'a>> {
+        let mut models: SortedMap<&str, Vec<&RunSummary>> = SortedMap::new();
         for s in runs {
             models.entry(&s.model).or_default().push(s);
         }
@@ -48,19 +48,19 @@ impl<'a> Apart<'a> {
     }
 
     fn of(runs: &[&'a RunSummary]) -> Apart<'a> {
-        let asked: BTreeSet<ApartBy<'a>> = runs.iter().flat_map(|s| asked(s)).collect();
+        let asked: SortedSet<ApartBy<'a>> = runs.iter().flat_map(|s| asked(s)).collect();
         let all = runs.iter().flat_map(|s| {
             let dims = s.dims.keys().map(|name| ApartBy::Dim(name));
             dims.chain(s.consts.keys().map(|name| ApartBy::Const(name)))
         });
-        let all: BTreeSet<ApartBy<'a>> = all.chain([ApartBy::Data]).filter(|s| s.varies(runs)).collect();
+        let all: SortedSet<ApartBy<'a>> = all.chain([ApartBy::Data]).filter(|s| s.varies(runs)).collect();
         let batch = ApartBy::Dim("batch");
         let mut kept: Vec<ApartBy<'a>> =
             all.iter().filter(|s| asked.contains(*s) && **s != batch).copied().collect();
         // Of the others, what follows from these and the batch size, such as half of it, tells nothing.
         for setting in all {
             let known = |s: &RunSummary| kept.iter().chain([&batch]).map(|k| k.of(s)).collect::<Vec<_>>();
-            let mut values = BTreeMap::new();
+            let mut values = SortedMap::new();
             let differs =
                 |s: &&&RunSummary| *values.entry(known(s)).or_insert(setting.of(s)) != setting.of(s);
             if setting != batch && runs.iter().filter(differs).count() > 0 {
@@ -114,7 +114,7 @@ mod tests {
         }
         let runs = read(&paths, at.path());
         let found = &Apart::of_models(runs.iter().filter_map(|r| r.row.summary.as_ref()))["m"];
-        let names = |all: &BTreeSet<&str>| all.iter().map(|n| (*n).to_string()).collect();
+        let names = |all: &SortedSet<&str>| all.iter().map(|n| (*n).to_string()).collect();
         (names(&found.dims), names(&found.consts), found.data)
     }
 

@@ -10,8 +10,8 @@ use crate::Page;
 use crate::results::{Cell, ColumnKind, ResultTable, RunRow};
 use apart::Apart;
 use meshwright_runs::{EpochPoint, EvaluationPoint, RunSummary};
+use meshwright_sorted::{SortedMap, SortedSet};
 use serde_json::{Map, Value, json};
-use std::collections::{BTreeMap, BTreeSet};
 
 /// The script of these pages.
 const SCRIPT: &str = include_str!("../assets/report.js");
@@ -52,7 +52,7 @@ impl RunsReport<'_> {
         let apart = Apart::of_models(self.runs.iter().filter_map(|r| r.row.summary.as_ref()));
         let runs = self.runs.iter().map(|r| run(r, every, &apart));
         let all = self.runs.iter().filter_map(|r| r.row.summary.as_ref());
-        let better: BTreeMap<&String, &String> = all.flat_map(|s| &s.better).collect();
+        let better: SortedMap<&String, &String> = all.flat_map(|s| &s.better).collect();
         data["better"] = json!(better);
         data["title"] = self.title.into();
         data["made"] = self.made.into();
@@ -73,7 +73,7 @@ impl RunsReport<'_> {
         // Of each set that there is, and not of those alone that an epoch ends with.
         let evaluated = |e: &EvaluationPoint| 1 + e.evaluation.metrics.len();
         let numbers = |s: &RunSummary| {
-            let ends: BTreeSet<u64> = s.epochs.iter().map(|e| e.step).collect();
+            let ends: SortedSet<u64> = s.epochs.iter().map(|e| e.step).collect();
             let drawn = s.evaluations.iter().filter(|e| ends.contains(&e.step)).map(evaluated);
             s.epochs.iter().map(trained).chain(drawn).sum::<usize>()
         };
@@ -111,7 +111,7 @@ fn number(v: f64) -> Value {
 }
 
 /// What charts need of a run.
-fn run(r: &ReportedRun, every: usize, apart: &BTreeMap<&str, Apart<'_>>) -> Value {
+fn run(r: &ReportedRun, every: usize, apart: &SortedMap<&str, Apart<'_>>) -> Value {
     let row = &r.row;
     let mut of = json!({
         "name": row.name,

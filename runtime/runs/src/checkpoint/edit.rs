@@ -6,7 +6,7 @@ use meshwright_diag::{Diagnostic, codes};
 use meshwright_files::durable::{Fs, write_durably};
 use meshwright_files::folder::Folder;
 use meshwright_files::{Checked, RawTensor};
-use std::collections::{BTreeMap, BTreeSet};
+use meshwright_sorted::{SortedMap, SortedSet};
 use std::path::Path;
 
 /// What of a checkpoint is exported.
@@ -34,7 +34,7 @@ pub fn export(checkpoint: &Checkpoint, what: Exported, path: &Path) -> Checked<u
             d.help("`--params-only` writes the parameters; `ema` in the `train` block keeps averages"),
         ));
     }
-    let mut tensors = BTreeMap::new();
+    let mut tensors = SortedMap::new();
     for t in &checkpoint.tensors {
         let (name, of) = match what {
             Exported::Whole => (t.name.clone(), t.name.clone()),
@@ -108,7 +108,7 @@ pub enum Difference {
 ///
 /// E0512 where one cannot be read.
 pub fn compare(a: &Checkpoint, b: &Checkpoint) -> Checked<Vec<(String, Option<Difference>)>> {
-    let names: BTreeSet<&str> = a.tensors.iter().chain(&b.tensors).map(|t| t.name.as_str()).collect();
+    let names: SortedSet<&str> = a.tensors.iter().chain(&b.tensors).map(|t| t.name.as_str()).collect();
     let one = |name: &str| -> Checked<Option<Difference>> {
         Ok(match (a.info(name), b.info(name)) {
             (Some(x), Some(y)) if (x.dtype, &x.shape) == (y.dtype, &y.shape) => {
@@ -147,7 +147,7 @@ fn differing(name: &str, a: RawTensor, b: RawTensor) -> Checked<Option<Differenc
 }
 
 /// New names of tensors, by the old ones.
-pub type NewNames = BTreeMap<String, String>;
+pub type NewNames = SortedMap<String, String>;
 
 impl<F: Fs> Store<F> {
     /// Gives tensors of all checkpoints other names: `planned` says by the name of each which it gets, of every checkpoint that is
@@ -165,11 +165,11 @@ impl<F: Fs> Store<F> {
             let d = Diagnostic::error(codes::E0512, bad.to_string());
             return Err(Box::new(d.help("remove its files, or restore them, before others are renamed")));
         }
-        let mut all = BTreeMap::new();
+        let mut all = SortedMap::new();
         let mut written = Vec::new();
         for (e, plan) in entries.iter().zip(planned(&entries)?) {
             let whole = self.at(e.meta.step)?.whole()?;
-            let renamed: BTreeMap<&str, &RawTensor> =
+            let renamed: SortedMap<&str, &RawTensor> =
                 whole.iter().map(|(n, t)| (plan.get(n).unwrap_or(n).as_str(), t)).collect();
             written.push((e.meta.step, self.write_tensors(&e.meta, renamed)?));
             all.extend(plan);

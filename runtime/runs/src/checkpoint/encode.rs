@@ -6,10 +6,11 @@ use meshwright_diag::{Diagnostic, codes, nearest};
 use meshwright_files::text::listed;
 use meshwright_files::{Checked, RawTensor};
 use meshwright_plan::DType;
+use meshwright_sorted::SortedMap;
 use safetensors::Dtype;
 use safetensors::tensor::{self, Metadata};
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::path::Path;
 
 /// Version of the format that this code writes and reads.
@@ -229,7 +230,7 @@ impl Checkpoint {
     /// # Errors
     ///
     /// Those of [`Checkpoint::tensor`].
-    pub fn whole(&self) -> Checked<BTreeMap<String, RawTensor>> {
+    pub fn whole(&self) -> Checked<SortedMap<String, RawTensor>> {
         self.tensors.iter().map(|t| Ok((t.name.clone(), self.tensor(&t.name)?))).collect()
     }
 
@@ -239,7 +240,7 @@ impl Checkpoint {
     ///
     /// E0513.
     pub fn only<'a>(&self, expected: impl IntoIterator<Item = &'a str>) -> Checked<()> {
-        let expected: std::collections::BTreeSet<&str> = expected.into_iter().collect();
+        let expected: meshwright_sorted::SortedSet<&str> = expected.into_iter().collect();
         match self.tensors.iter().map(|t| &t.name).find(|n| !expected.contains(n.as_str())) {
             None => Ok(()),
             Some(name) => {
@@ -318,7 +319,7 @@ pub(super) fn encode_with<'a>(
     // As the format wants it: wide elements first, so that all are aligned.
     sorted.sort_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(b.1)));
     let (mut infos, mut at) = (Vec::with_capacity(sorted.len()), 0);
-    let mut names = std::collections::BTreeSet::new();
+    let mut names = meshwright_sorted::SortedSet::new();
     for (dtype, name, tensor) in &sorted {
         if !names.insert(name) {
             return Err(format!("`{name}` occurs twice"));

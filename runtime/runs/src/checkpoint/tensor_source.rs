@@ -1,9 +1,9 @@
 //! The tensors of a checkpoint, which may be in several files.
 
 use crate::checkpoint::TensorFile;
+use meshwright_sorted::SortedMap;
 use safetensors::Dtype;
 use serde::Deserialize;
-use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 
@@ -15,22 +15,22 @@ pub const INDEX: &str = ".safetensors.index.json";
 pub struct TensorSource {
     files: Vec<TensorFile>,
     /// Which file has a tensor.
-    place: BTreeMap<String, usize>,
+    place: SortedMap<String, usize>,
     /// Tensors that are others under a second name.
-    copies: BTreeMap<String, String>,
+    copies: SortedMap<String, String>,
 }
 
 /// The content of an index.
 #[derive(Deserialize)]
 struct WeightIndex {
-    weight_map: BTreeMap<String, String>,
+    weight_map: SortedMap<String, String>,
 }
 
 impl TensorSource {
     /// Of one file.
     pub fn one(file: TensorFile) -> TensorSource {
         let place = file.names().into_iter().map(|n| (n, 0)).collect();
-        TensorSource { files: vec![file], place, copies: BTreeMap::new() }
+        TensorSource { files: vec![file], place, copies: SortedMap::new() }
     }
 
     /// Opens a `.safetensors` file, or an index with the files that it names, beside it. An error says what is wrong.
@@ -42,7 +42,7 @@ impl TensorSource {
         let index: WeightIndex =
             serde_json::from_slice(&bytes).map_err(|e| format!("it is not an index of tensors: {e}"))?;
         let mut source = TensorSource::default();
-        let mut numbers: BTreeMap<&str, usize> = BTreeMap::new();
+        let mut numbers: SortedMap<&str, usize> = SortedMap::new();
         for (tensor, name) in &index.weight_map {
             let number = match numbers.get(name.as_str()) {
                 Some(number) => *number,

@@ -7,8 +7,8 @@ use meshwright_files::RawTensor;
 use meshwright_files::durable::{FileReader, Fs};
 use meshwright_files::folder::Folder;
 use meshwright_plan::DType;
+use meshwright_sorted::SortedMap;
 use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::io;
 use std::rc::Rc;
 
@@ -20,8 +20,8 @@ struct Memory(Rc<RefCell<State>>);
 #[derive(Clone, Default)]
 struct State {
     files: Vec<Content>,
-    names: BTreeMap<String, usize>,
-    durable: BTreeMap<String, usize>,
+    names: SortedMap<String, usize>,
+    durable: SortedMap<String, usize>,
     pending: Vec<Change>,
     /// Operations that change something, so far.
     ops: usize,
@@ -43,7 +43,7 @@ enum Change {
     Rename(String, String, usize),
 }
 
-fn apply(names: &mut BTreeMap<String, usize>, change: &Change) {
+fn apply(names: &mut SortedMap<String, usize>, change: &Change) {
     match change {
         Change::Link(name, file) => drop(names.insert(name.clone(), *file)),
         Change::Unlink(name) => drop(names.remove(name)),
@@ -177,7 +177,7 @@ fn raw<const N: usize>(dtype: DType, shape: &[usize], data: [[u8; N]; 6]) -> Raw
 #[derive(Clone, Debug, PartialEq)]
 struct Saved {
     meta: Meta,
-    tensors: BTreeMap<String, RawTensor>,
+    tensors: SortedMap<String, RawTensor>,
 }
 
 /// All of a checkpoint that is open.
@@ -198,7 +198,7 @@ fn decode(bytes: Vec<u8>) -> Result<Checkpoint, String> {
 /// A checkpoint whose every part tells which it is.
 fn checkpoint(step: u64, variant: u64) -> Saved {
     let value = (step * 10 + variant) as f64;
-    let tensors = BTreeMap::from([
+    let tensors = SortedMap::from([
         ("dense.w".to_string(), raw(DType::F64, &[2, 3], [value.to_le_bytes(); 6])),
         ("dense.w/m".to_string(), raw(DType::F32, &[6], [(value as f32).to_le_bytes(); 6])),
     ]);
@@ -302,7 +302,7 @@ fn two_are_kept() {
 }
 
 /// A copy of the files with those of step 200 changed by `f`.
-fn damaged(files: &BTreeMap<String, Vec<u8>>, name: &str, f: impl Fn(&mut Vec<u8>)) -> Store<Memory> {
+fn damaged(files: &SortedMap<String, Vec<u8>>, name: &str, f: impl Fn(&mut Vec<u8>)) -> Store<Memory> {
     let memory = Memory::default();
     for (n, bytes) in files {
         let mut bytes = bytes.clone();
@@ -314,7 +314,7 @@ fn damaged(files: &BTreeMap<String, Vec<u8>>, name: &str, f: impl Fn(&mut Vec<u8
     open(&memory)
 }
 
-fn files_of(memory: &Memory) -> BTreeMap<String, Vec<u8>> {
+fn files_of(memory: &Memory) -> SortedMap<String, Vec<u8>> {
     let read = |n: String| {
         let mut bytes = Vec::new();
         memory.open(&n).unwrap().0.read_to_end(&mut bytes).unwrap();

@@ -3,8 +3,8 @@
 
 use crate::memory::peak_resident_bytes;
 use crate::metrics::{Evaluation, Event, StepMetrics};
+use meshwright_sorted::SortedMap;
 use prometheus::{GaugeVec, Opts, Registry, TextEncoder};
-use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Prefix of all names.
@@ -99,7 +99,7 @@ pub(super) struct Latest {
     new: StepSums,
     shown: StepSums,
     /// The last evaluation of each set, and after which step it was.
-    evaluations: BTreeMap<String, (u64, Evaluation)>,
+    evaluations: SortedMap<String, (u64, Evaluation)>,
     /// When this process began, in seconds since 1970.
     began: f64,
 }
@@ -307,7 +307,7 @@ mod tests {
         let states: Vec<&str> = text.lines().filter(|l| l.contains("_state{") && l.ends_with(" 1")).collect();
         assert!(states.len() == 1 && states[0].contains("state=\"failed\""), "{text}");
         // Each name once, with its help and its type before its samples.
-        let mut names = std::collections::BTreeSet::new();
+        let mut names = meshwright_sorted::SortedSet::new();
         let mut at = "";
         for line in text.lines() {
             let words: Vec<&str> = line.split(' ').collect();

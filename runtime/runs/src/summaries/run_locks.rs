@@ -1,7 +1,7 @@
 //! Which runs a process is at work in.
 
+use meshwright_sorted::SortedMap;
 use rustix::fs::{major, minor};
-use std::collections::BTreeMap;
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -17,7 +17,7 @@ struct HeldBy {
 /// The files that some process holds a lock of, by their inodes, as the system lists them. To try the locks themselves would keep a
 /// run from starting at that moment.
 #[derive(Debug, Default)]
-pub(super) struct HeldLocks(BTreeMap<u64, Vec<HeldBy>>);
+pub(super) struct HeldLocks(SortedMap<u64, Vec<HeldBy>>);
 
 impl HeldLocks {
     /// Those of now; none where the system does not list them.

@@ -9,9 +9,9 @@ use crate::metrics::Evaluation;
 use crate::run_dir::{lock_of, read_costs};
 use crate::settings::RunSettings;
 use meshwright_files::Checked;
+use meshwright_sorted::{SortedMap, SortedSet};
 use rayon::prelude::*;
 use serde::Serialize;
-use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// State of a run.
@@ -91,15 +91,15 @@ pub struct RunSummary {
     /// The seed, as text: there are greater ones than many formats of numbers take.
     pub seed: String,
     /// All dims.
-    pub dims: BTreeMap<String, usize>,
+    pub dims: SortedMap<String, usize>,
     /// All consts.
-    pub consts: BTreeMap<String, f64>,
+    pub consts: SortedMap<String, f64>,
     /// `--dim`.
-    pub dim: BTreeMap<String, usize>,
+    pub dim: SortedMap<String, usize>,
     /// `--set`.
-    pub set: BTreeMap<String, f64>,
+    pub set: SortedMap<String, f64>,
     /// Of which metrics more (`max`) or less (`min`) is better, as the model says.
-    pub better: BTreeMap<String, String>,
+    pub better: SortedMap<String, String>,
     /// Its planned length; none if it was not given.
     pub length: Option<RunLength>,
     /// Examples to train on.
@@ -195,7 +195,7 @@ impl RunSummary {
     }
 
     /// The splits that were evaluated, by name.
-    pub fn evaluated_sets(&self) -> BTreeSet<&str> {
+    pub fn evaluated_sets(&self) -> SortedSet<&str> {
         self.evaluations.iter().map(|e| &*e.set).collect()
     }
 

@@ -10,7 +10,7 @@ use meshwright_exec::ExecError;
 use meshwright_files::Checked;
 use meshwright_gpu::driver::{Driver, DriverError, Properties};
 use meshwright_runs::memory::total_bytes;
-use std::collections::BTreeMap;
+use meshwright_sorted::SortedMap;
 use toml::Value;
 
 /// The shipped file that has the numbers which are not measured.
@@ -103,7 +103,7 @@ pub(super) fn name_sources(of: &mut Machine, date: &str, engine: &str, members: 
     let shipped = || format!("assumed: as in the shipped file `{base_name}`");
     let (cpu, by_driver) = (of.device.kind == DeviceKind::Cpu, || "the driver".to_string());
     let by_key = |keys: &[(&str, String)]| {
-        let keys: BTreeMap<String, String> = keys.iter().map(|(k, v)| ((*k).into(), v.clone())).collect();
+        let keys: SortedMap<String, String> = keys.iter().map(|(k, v)| ((*k).into(), v.clone())).collect();
         Some(NumberSource::ByKey(keys))
     };
     let base = machine(base_name, &[]).map(|base| rounded(&base)).ok();

@@ -20,12 +20,12 @@ use meshwright_cost::machine::{Calibration, DeviceKind, Machine};
 use meshwright_diag::{Diagnostic, codes};
 use meshwright_exec::Processes;
 use meshwright_plan::Mesh;
+use meshwright_sorted::SortedMap;
 pub use plans::{CalibratedPlan, CalibrationErrors};
 use plans::{MeasuredPlan, cases, errors, sustain};
 use probes::{probes, shared, shared_length};
 use ranks::Ranks;
 use rounds::{Cores, Timed, in_turns};
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// What to measure.
@@ -86,7 +86,7 @@ fn measured(
     let device = on_first(processes, "kernels", || device(options, &ranks, short, watch))?;
     let beside = beside(options, &ranks, short, watch)?;
     let threads = on_first(processes, "threads", || threads(options, &ranks, short, watch))?;
-    let mut times = BTreeMap::new();
+    let mut times = SortedMap::new();
     for members in ranks.groups(&options.mesh) {
         let mut progress = |what: &str| watch("collectives", what);
         times.insert(members, network::timed(&options.devices, members, short, &mut progress)?);
@@ -106,7 +106,7 @@ fn measured(
 fn finished(
     (machine, base): (Machine, &str),
     plans: &[MeasuredPlan],
-    times: &BTreeMap<usize, network::CollectiveTimes>,
+    times: &SortedMap<usize, network::CollectiveTimes>,
     options: &CalibrateOptions,
 ) -> Result<(Machine, CalibrationErrors), Failure> {
     let mut machine = host::rounded(&machine);

@@ -13,7 +13,7 @@ use meshwright_comm::{CollectiveKind, CommError, World};
 use meshwright_cost::machine::{NetworkLine, Tier};
 use meshwright_diag::{Diagnostic, codes};
 use meshwright_plan::{DType, Mesh, Monoid, Portion};
-use std::collections::BTreeMap;
+use meshwright_sorted::SortedMap;
 
 /// Collectives in which all members give and take alike.
 fn kinds() -> impl Iterator<Item = CollectiveKind> {
@@ -42,7 +42,7 @@ const FEW: usize = 15;
 const WORTH: f64 = 0.7;
 
 /// Seconds by collective and bytes.
-pub(super) type CollectiveTimes = BTreeMap<CollectiveKind, Vec<(f64, f64)>>;
+pub(super) type CollectiveTimes = SortedMap<CollectiveKind, Vec<(f64, f64)>>;
 
 /// Times collectives among this number of devices. Where devices are processes, all groups of as many consecutive ones call side by side,
 /// and only the first process gets the times.
@@ -64,7 +64,7 @@ pub(super) fn timed(
     };
     let each: Vec<BenchJob> = kinds().flat_map(|kind| sizes.iter().map(move |b| job(kind, *b))).collect();
     let jobs: Vec<BenchJob> = (0..TURNS).flat_map(|_| each.iter().copied()).collect();
-    let mut found: BTreeMap<CollectiveKind, BTreeMap<usize, Vec<f64>>> = BTreeMap::new();
+    let mut found: SortedMap<CollectiveKind, SortedMap<usize, Vec<f64>>> = SortedMap::new();
     let mut wrong = None;
     let ended = called(devices, members, &jobs, |m| {
         progress(&format!("{} of {} bytes among {members}", m.job.kind.name(), m.bytes()));
@@ -116,7 +116,7 @@ const NETWORK: (&str, usize) = ("network", 65_536);
 
 /// Sets the levels of a network by what was measured, for each number of members: the first within a host, and where there are several hosts
 /// a second between them. Other levels stay where there is one host.
-pub(super) fn fit(tiers: &mut Vec<Tier>, measured: &BTreeMap<usize, CollectiveTimes>, ranks: &Ranks) {
+pub(super) fn fit(tiers: &mut Vec<Tier>, measured: &SortedMap<usize, CollectiveTimes>, ranks: &Ranks) {
     let Some(first) = tiers.first_mut().filter(|_| !measured.is_empty()) else { return };
     let within: Vec<_> = measured.iter().filter(|(members, _)| **members <= ranks.in_host).collect();
     let across: Vec<_> = measured.iter().filter(|(members, _)| **members > ranks.in_host).collect();
@@ -236,7 +236,7 @@ mod tests {
     }
 
     /// What a machine has for the collectives of groups of these numbers of members.
-    fn known(machine: &Machine, members: &[usize]) -> BTreeMap<usize, CollectiveTimes> {
+    fn known(machine: &Machine, members: &[usize]) -> SortedMap<usize, CollectiveTimes> {
         let of = |n: &usize| {
             let ranks: Vec<usize> = (0..*n).collect();
             let times = |kind| {
@@ -251,7 +251,7 @@ mod tests {
     /// Fits a machine to times, writes and reads it, and compares what it then has for them.
     fn found_again(
         mut found: Machine,
-        measured: &BTreeMap<usize, CollectiveTimes>,
+        measured: &SortedMap<usize, CollectiveTimes>,
         ranks: &Ranks,
     ) -> Machine {
         fit(&mut found.tier, measured, ranks);

@@ -10,8 +10,8 @@ use meshwright_cost::estimate::EstimateError;
 use meshwright_cost::machine::{DeviceKind, Machine};
 use meshwright_diag::{Diagnostic, codes};
 use meshwright_plan::{Arithmetic, Mesh, Plan};
+use meshwright_sorted::SortedMap;
 use serde::Serialize;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// A plan that was measured and estimated.
@@ -39,7 +39,7 @@ pub struct CalibrationErrors {
     /// The greatest.
     pub max: f64,
     /// Relative error by family of work, as in `[errors]` of a machine file.
-    pub families: BTreeMap<String, f64>,
+    pub families: SortedMap<String, f64>,
     /// The plans.
     pub plans: Vec<CalibratedPlan>,
 }
@@ -155,7 +155,7 @@ pub(super) fn sustain(machine: &mut Machine, plans: &[MeasuredPlan]) -> Result<(
 /// the bands of these plans as wide as their steps are off in the mean: what one family is too long another is often too short.
 pub(super) fn errors(machine: &Machine, plans: &[MeasuredPlan]) -> Result<CalibrationErrors, Failure> {
     let mut rows = vec![];
-    let mut families: BTreeMap<&str, (f64, f64)> = BTreeMap::new();
+    let mut families: SortedMap<&str, (f64, f64)> = SortedMap::new();
     for plan in plans {
         let found = plan
             .compared(machine)

@@ -4,7 +4,7 @@ use crate::devices::Devices;
 use meshwright_diag::{Diagnostic, codes};
 use meshwright_exec::ProcessHome;
 use meshwright_plan::Mesh;
-use std::collections::BTreeSet;
+use meshwright_sorted::SortedSet;
 
 /// Devices, host by host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +34,7 @@ impl Ranks {
     /// Those of processes with a device each; of cores that the system does not list there are `otherwise`.
     fn at(homes: &[ProcessHome], otherwise: usize) -> Result<Ranks, Box<Diagnostic>> {
         let by_host: Vec<&[ProcessHome]> = homes.chunk_by(|a, b| a.host == b.host).collect();
-        let names: BTreeSet<&str> = homes.iter().map(|home| home.host.as_str()).collect();
+        let names: SortedSet<&str> = homes.iter().map(|home| home.host.as_str()).collect();
         let in_host = by_host.first().map_or(1, |first| first.len());
         if names.len() != by_host.len() || by_host.iter().any(|ranks| ranks.len() != in_host) {
             let counts: Vec<String> =
@@ -46,14 +46,14 @@ impl Ranks {
             ));
         }
         let first = by_host.first().into_iter().copied().flatten();
-        let cores: BTreeSet<usize> = first.flat_map(|home| listed(&home.cores)).collect();
+        let cores: SortedSet<usize> = first.flat_map(|home| listed(&home.cores)).collect();
         let cores = if cores.is_empty() { otherwise } else { cores.len() };
         Ok(Ranks { in_host, hosts: by_host.len(), cores })
     }
 
     /// Numbers of members of the groups that are measured: those that a mesh has, and the devices of a host.
-    pub(super) fn groups(&self, mesh: &Mesh) -> BTreeSet<usize> {
-        let mut all: BTreeSet<usize> = [1].into();
+    pub(super) fn groups(&self, mesh: &Mesh) -> SortedSet<usize> {
+        let mut all: SortedSet<usize> = [1].into();
         for axis in &mesh.axes {
             let with: Vec<usize> = all.iter().map(|n| n * axis.size).collect();
             all.extend(with);

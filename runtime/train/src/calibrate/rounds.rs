@@ -7,7 +7,7 @@ use crate::failure::Failure;
 use crate::project::{Loaded, Project, ProjectOptions};
 use meshwright_exec::{Cluster, KernelsBy, ProgramId, Provider, Record};
 use meshwright_plan::Plan;
-use std::collections::BTreeMap;
+use meshwright_sorted::SortedMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -47,7 +47,7 @@ enum SeenSteps {
     /// What devices have recorded that are threads.
     Records(Vec<Record>),
     /// Of GPUs the seconds of whole steps, and by the Plan's step those of its kernels in one more step, by the GPU's clock.
-    Kernels { steps: Vec<f64>, by_step: BTreeMap<usize, Vec<f64>> },
+    Kernels { steps: Vec<f64>, by_step: SortedMap<usize, Vec<f64>> },
 }
 
 impl Timed {
@@ -78,7 +78,7 @@ impl Timed {
         cluster.hold_inputs(program.id, &inputs)?;
         cluster.run_held(program.id, 1)?;
         let seen = match cluster.chooses_kernels() {
-            true => SeenSteps::Kernels { steps: vec![], by_step: BTreeMap::new() },
+            true => SeenSteps::Kernels { steps: vec![], by_step: SortedMap::new() },
             false => SeenSteps::Records(vec![]),
         };
         let (program, plan) = (program.id, program.plan.clone());

@@ -7,7 +7,7 @@
 use crate::failure::Failure;
 use meshwright_diag::{Diagnostic, codes};
 use meshwright_exec::{About, Processes};
-use std::collections::BTreeMap;
+use meshwright_sorted::SortedMap;
 
 /// A step that all processes take: what each made of it is told to all. If one failed all do; the failure is kept by the
 /// first process that met it, and is [`Failure::Elsewhere`] on the others.
@@ -78,7 +78,7 @@ pub(crate) fn abort_on_error<T>(processes: &Processes, ended: Result<T, Failure>
 /// E0526, the same on all processes, with the first name whose value differs, and by how much.
 pub(crate) fn check_same_configuration(
     processes: &Processes,
-    mine: &BTreeMap<String, String>,
+    mine: &SortedMap<String, String>,
 ) -> Result<(), Failure> {
     if processes.count() == 1 {
         return Ok(());
@@ -95,15 +95,15 @@ pub(crate) fn check_same_configuration(
 /// Names that follow from others are left out where another one differs.
 const DERIVED: [&str; 1] = ["the plan"];
 
-fn differences(processes: &Processes, all: &[BTreeMap<String, String>]) -> Vec<Diagnostic> {
-    let mut names: Vec<&String> = all.iter().flat_map(BTreeMap::keys).collect();
+fn differences(processes: &Processes, all: &[SortedMap<String, String>]) -> Vec<Diagnostic> {
+    let mut names: Vec<&String> = all.iter().flat_map(SortedMap::keys).collect();
     names.sort();
     names.dedup();
     let rank = |process: usize| processes.ranks().get(process).map_or(process, |r| r.start);
     let mut found: Vec<(&str, Diagnostic)> = vec![];
     for name in names {
-        let value = |of: &BTreeMap<String, String>| of.get(name).cloned().unwrap_or_else(|| "none".into());
-        let mut holders: BTreeMap<String, Vec<usize>> = BTreeMap::new();
+        let value = |of: &SortedMap<String, String>| of.get(name).cloned().unwrap_or_else(|| "none".into());
+        let mut holders: SortedMap<String, Vec<usize>> = SortedMap::new();
         for (process, of) in all.iter().enumerate() {
             holders.entry(value(of)).or_default().push(process);
         }

@@ -24,8 +24,8 @@ use meshwright_gpu::load::Paths;
 use meshwright_plan::Plan;
 use meshwright_runs::checkpoint::Checkpoint;
 use meshwright_runs::memory::devices_fit;
+use meshwright_sorted::SortedSet;
 use std::cell::LazyCell;
-use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
@@ -209,7 +209,7 @@ pub(crate) struct DataOptions<'a> {
     /// `--allow-nonfinite`.
     pub(crate) allow_nonfinite: bool,
     /// The inputs to bind; all of them without it.
-    pub(crate) inputs: Option<&'a BTreeSet<&'a str>>,
+    pub(crate) inputs: Option<&'a SortedSet<&'a str>>,
 }
 
 /// Opens a split of the data that a project's inputs are bound to; `None` for one that is optional and not there.
@@ -307,7 +307,7 @@ pub(crate) fn hold_rest(
     cluster: &mut Cluster,
 ) -> Result<Option<LoadedProgram>, Failure> {
     let p = &project.program;
-    let held: BTreeSet<&str> = cluster.states().map(|s| s.name.as_str()).collect();
+    let held: SortedSet<&str> = cluster.states().map(|s| s.name.as_str()).collect();
     let params = p.params.iter().map(|d| (&d.path, d.id));
     let all = params.chain(p.states.iter().map(|d| (&d.path, d.id)));
     let missing = all.filter(|d| !held.contains(d.0.as_str()));
@@ -333,7 +333,7 @@ pub(crate) fn init_all<'a>(
     programs: impl IntoIterator<Item = &'a LoadedProgram>,
     seed: u64,
 ) -> Result<(), Failure> {
-    let mut done: BTreeSet<&str> = BTreeSet::new();
+    let mut done: SortedSet<&str> = SortedSet::new();
     for program in programs {
         let leaves = program.plan.program_inputs.iter().filter(|l| l.init.is_some());
         let names: Vec<&str> = leaves.map(|l| l.name.as_str()).collect();

@@ -9,7 +9,7 @@ use meshwright_exec::{Cluster, GpuShare};
 use meshwright_files::text::{bytes as shown, memory_uses};
 use meshwright_plan::{BufId, PeakBuffer, Plan, Prim, Step};
 use meshwright_runs::memory::available_bytes;
-use std::collections::BTreeSet;
+use meshwright_sorted::SortedSet;
 
 /// Compiles a program with further lines in its layout; none where these are not right.
 pub(crate) type WithLines<'a> = &'a dyn Fn(&str) -> Option<Plan>;
@@ -76,7 +76,7 @@ fn planned(plan: &Plan, held: bool) -> u64 {
 }
 
 /// The buffers that a GPU never makes; none where there is no device plan.
-fn never_made(plan: &Plan) -> BTreeSet<BufId> {
+fn never_made(plan: &Plan) -> SortedSet<BufId> {
     let device = meshwright_device::compile(plan, 0, Target::cuda(H100, true));
     device.map(|d| d.absent).unwrap_or_default()
 }
@@ -184,7 +184,7 @@ fn lines_that_fit(plan: &Plan, fitting: WithLines<'_>) -> Option<(Vec<String>, P
         sets.push([lines.clone(), recompute.clone()].concat());
         sets.extend(parts().map(|line| [lines.clone(), recompute.clone(), vec![line]].concat()));
     }
-    let mut tried = BTreeSet::from([vec![]]);
+    let mut tried = SortedSet::from([vec![]]);
     sets.into_iter().filter(|lines| tried.insert(lines.clone())).find_map(|lines| {
         let found = fitting(&lines.join("\n"))?;
         Some((lines, found))
@@ -192,8 +192,8 @@ fn lines_that_fit(plan: &Plan, fitting: WithLines<'_>) -> Option<(Vec<String>, P
 }
 
 /// The paths of what is computed in loops over layers: of `enc.layers.block.up`, in one over `layers`, `enc.layers`.
-fn loops(plan: &Plan) -> BTreeSet<String> {
-    let dims: BTreeSet<&str> = plan.steps.iter().filter_map(|s| repeated(plan, s)).collect();
+fn loops(plan: &Plan) -> SortedSet<String> {
+    let dims: SortedSet<&str> = plan.steps.iter().filter_map(|s| repeated(plan, s)).collect();
     let paths = plan.steps.iter().flat_map(|s| &s.origin).map(|o| o.path.trim_start_matches("d("));
     let until = |path: &str| {
         let parts: Vec<&str> = path.split('.').collect();
@@ -223,7 +223,7 @@ fn too_large(plan: &Plan, short: &MemoryShare, each: u64) -> Diagnostic {
         "the program `{program}` of `{model}` {needs}, and {} are available{place}",
         shown(short.available)
     );
-    let absent = if short.gpu { never_made(plan) } else { BTreeSet::new() };
+    let absent = if short.gpu { never_made(plan) } else { SortedSet::new() };
     Diagnostic::error(codes::E0401, message)
         .note(format!("at its peak a device holds {}", memory_uses(&plan.peak_memory(&absent))))
         .note(largest(&plan.at_peak(), "alive at once"))

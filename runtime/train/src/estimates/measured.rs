@@ -6,8 +6,8 @@ use meshwright_cost::work::{KernelWork, WorkItem};
 use meshwright_device::compile_launches;
 use meshwright_exec::{Record, What};
 use meshwright_plan::{KernelFamily, Phase, Plan, Prim};
+use meshwright_sorted::SortedMap;
 use serde::Serialize;
-use std::collections::BTreeMap;
 
 /// A training step as one device was seen to run it: medians over several.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -19,14 +19,14 @@ pub struct MeasuredStep {
     /// How many were seen.
     pub steps: usize,
     /// Seconds by step of the Plan, over all iterations of loops.
-    pub by_step: BTreeMap<usize, f64>,
+    pub by_step: SortedMap<usize, f64>,
 }
 
 impl MeasuredStep {
     /// Of the records of a device; none where no training step is whole.
     pub fn of(records: &[Record]) -> Option<MeasuredStep> {
-        let mut whole: BTreeMap<u64, f64> = BTreeMap::new();
-        let mut parts: BTreeMap<usize, BTreeMap<u64, f64>> = BTreeMap::new();
+        let mut whole: SortedMap<u64, f64> = SortedMap::new();
+        let mut parts: SortedMap<usize, SortedMap<u64, f64>> = SortedMap::new();
         for r in records {
             let seconds = r.end.saturating_sub(r.begin) as f64 / 1e9;
             match r.what {
@@ -35,7 +35,7 @@ impl MeasuredStep {
             }
         }
         let [low, seconds, high] = quartiles(whole.values().copied().collect())?;
-        let median = |(at, by): (usize, BTreeMap<u64, f64>)| {
+        let median = |(at, by): (usize, SortedMap<u64, f64>)| {
             Some((
                 at,
                 quartiles(by.into_iter().filter(|(n, _)| whole.contains_key(n)).map(|p| p.1).collect())?[1],
@@ -48,7 +48,7 @@ impl MeasuredStep {
 
 impl MeasuredStep {
     /// Of the seconds of whole steps, and those of their kernels by step of the Plan; none without a step.
-    pub(crate) fn of_kernels(steps: &[f64], by_step: &BTreeMap<usize, Vec<f64>>) -> Option<MeasuredStep> {
+    pub(crate) fn of_kernels(steps: &[f64], by_step: &SortedMap<usize, Vec<f64>>) -> Option<MeasuredStep> {
         let [low, seconds, high] = quartiles(steps.to_vec())?;
         let median = |(at, all): (&usize, &Vec<f64>)| Some((*at, quartiles(all.clone())?[1]));
         let by_step = by_step.iter().filter_map(median).collect();
@@ -162,15 +162,15 @@ pub fn compared(
 ) -> Result<Compared, EstimateError> {
     let whole = estimate(plan, asked)?;
     let work = program(plan, &compile_launches(plan, 0, asked.engine.target())?);
-    let mut known = BTreeMap::new();
+    let mut known = SortedMap::new();
     parts_of(&work.body, &mut known);
     let start = |step: usize| start_of(plan, step);
     let part = |step: usize| match start(step) {
         Some(_) => StepPart::Collective,
         None => known.get(&step).copied().unwrap_or(StepPart::MemoryBound),
     };
-    let mut parts: BTreeMap<StepPart, [f64; 2]> = BTreeMap::new();
-    let mut waits: BTreeMap<usize, [f64; 2]> = BTreeMap::new();
+    let mut parts: SortedMap<StepPart, [f64; 2]> = SortedMap::new();
+    let mut waits: SortedMap<usize, [f64; 2]> = SortedMap::new();
     let kernels = timeline(plan, asked)?.into_iter().filter(|e| !e.communicates);
     let estimated = kernels.map(|e| (e.step, e.end - e.start, 0));
     let exposed = whole.collectives.iter().map(|c| (c.step, c.exposed_seconds, 0));
@@ -216,7 +216,7 @@ fn start_of(plan: &Plan, step: usize) -> Option<usize> {
     }
 }
 
-fn parts_of(items: &[WorkItem], known: &mut BTreeMap<usize, StepPart>) {
+fn parts_of(items: &[WorkItem], known: &mut SortedMap<usize, StepPart>) {
     for item in items {
         match item {
             WorkItem::Work(work) => {

@@ -156,7 +156,7 @@ impl PromptBeams {
 #[allow(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
-    use std::collections::BTreeSet;
+    use meshwright_sorted::SortedSet;
 
     const VOCAB: usize = 4;
     const END: u32 = 3;
@@ -217,7 +217,7 @@ mod tests {
                 // Two texts of one score may come in either order.
                 let known = |a: &(f64, Vec<u32>)| all.iter().any(|b| equal(a, b) && a.1 == b.1);
                 let few = all.len().min(5);
-                let texts: BTreeSet<&[u32]> = found.iter().map(|(_, text)| text.as_slice()).collect();
+                let texts: SortedSet<&[u32]> = found.iter().map(|(_, text)| text.as_slice()).collect();
                 assert_eq!((found.len(), texts.len()), (few, few));
                 let right = found.iter().zip(&all).all(|(a, b)| equal(a, b) && known(a));
                 assert!(right, "{found:?}\n{:?}", &all[..few]);

@@ -14,7 +14,7 @@ use meshwright_diag::{Diagnostic, Sources, codes};
 use meshwright_exec::{Cluster, HostTensor, LocalInput, Provider, StepReport};
 use meshwright_ops::F64Tensor;
 use meshwright_plan::Dim;
-use std::collections::BTreeMap;
+use meshwright_sorted::SortedMap;
 use std::sync::Arc;
 
 /// What a program tells of the next token of a text.
@@ -139,7 +139,7 @@ impl TextProgram {
         sequences: &[Sequence],
     ) -> Result<Vec<NextToken>, Failure> {
         let d = &self.decoding;
-        let mut given: BTreeMap<String, HostTensor> = q.inputs.given(sequences, d.count, q.context)?;
+        let mut given: SortedMap<String, HostTensor> = q.inputs.given(sequences, d.count, q.context)?;
         let row = |f: &dyn Fn(&Sequence) -> usize| integers(sequences.iter().map(f).collect());
         given.insert(d.start.clone(), row(&|s| s.start(q.context)));
         given.insert(d.last.clone(), row(&|s| s.pending().len().min(d.count) - 1));
@@ -214,14 +214,14 @@ impl BranchProgram {
     }
 
     fn run(&self, cluster: &Cluster, parents: &[usize]) -> Result<(), Failure> {
-        let given = BTreeMap::from([(self.branching.parent.clone(), integers(parents.to_vec()))]);
+        let given = SortedMap::from([(self.branching.parent.clone(), integers(parents.to_vec()))]);
         cluster.run(self.program.id, 1, &provider(given))?;
         Ok(())
     }
 }
 
 /// Gives each device its part of inputs.
-fn provider(given: BTreeMap<String, HostTensor>) -> Provider {
+fn provider(given: SortedMap<String, HostTensor>) -> Provider {
     Arc::new(move |_, needed: &[LocalInput]| {
         let part = |leaf: &LocalInput| {
             let whole = given.get(&leaf.name).ok_or_else(|| format!("no input `{}`", leaf.name))?;

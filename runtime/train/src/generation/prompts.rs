@@ -10,7 +10,7 @@ use meshwright_diag::{Diagnostic, codes};
 use meshwright_exec::{HostData, HostTensor};
 use meshwright_files::Checked;
 use meshwright_plan::{DType, Dim, InputDecl};
-use std::collections::BTreeMap;
+use meshwright_sorted::SortedMap;
 
 /// The fields of text that are known while it is generated.
 const KNOWN: [&str; 4] = ["token", "position", "document", "real"];
@@ -92,7 +92,7 @@ pub(super) struct TextInputs {
     /// All inputs, each with its field.
     all: Vec<(InputDecl, String)>,
     /// Sizes of what inputs are positions in.
-    below: BTreeMap<String, usize>,
+    below: SortedMap<String, usize>,
 }
 
 impl TextInputs {
@@ -171,8 +171,8 @@ impl TextInputs {
         sequences: &[Sequence],
         count: usize,
         context: usize,
-    ) -> Checked<BTreeMap<String, HostTensor>> {
-        let mut out = BTreeMap::new();
+    ) -> Checked<SortedMap<String, HostTensor>> {
+        let mut out = SortedMap::new();
         for (decl, field) in &self.all {
             let most = self.below.get(&decl.name).map_or(f64::MAX, |n| *n as f64 - 1.0);
             let mut values = Vec::with_capacity(sequences.len() * count);

@@ -5,7 +5,7 @@ use super::map::HfMap;
 use meshwright_diag::{Diagnostic, nearest};
 use meshwright_files::Checked;
 use meshwright_files::text::listed;
-use std::collections::BTreeMap;
+use meshwright_sorted::SortedMap;
 
 /// The map of a configuration: that for its class, among those for the model of this name, where there are any, or else among those for its
 /// model type.
@@ -32,7 +32,7 @@ pub(super) fn map_of(config: &HfConfig, model: Option<&str>) -> Checked<HfMap> {
 }
 
 fn unknown_type(config: &HfConfig, all: &[HfMap]) -> Diagnostic {
-    let types: BTreeMap<&str, ()> = all.iter().filter_map(HfMap::model_type).map(|t| (t, ())).collect();
+    let types: SortedMap<&str, ()> = all.iter().filter_map(HfMap::model_type).map(|t| (t, ())).collect();
     let types: Vec<&str> = types.into_keys().collect();
     let class = config.classes().first().map(|c| format!(" (class `{c}`)")).unwrap_or_default();
     let message = match config.model_type() {

@@ -4,8 +4,8 @@ use super::map::{HfMap, number_of};
 use super::product::{dim_and_more, factors, product};
 use meshwright_diag::{Diagnostic, codes};
 use meshwright_files::Checked;
+use meshwright_sorted::SortedMap;
 use serde_json::Value;
-use std::collections::BTreeMap;
 use std::path::Path;
 
 /// Key that ties tensors.
@@ -27,14 +27,14 @@ pub(super) struct HfConfig {
 /// Sizes of a model by a configuration.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct ModelSizes {
-    pub(super) dims: BTreeMap<String, usize>,
+    pub(super) dims: SortedMap<String, usize>,
     /// Dims that are not greater than this.
-    pub(super) limits: BTreeMap<String, usize>,
+    pub(super) limits: SortedMap<String, usize>,
     /// Keys that bound a dim, for example a window of attention.
-    pub(super) windows: BTreeMap<String, (String, usize)>,
-    pub(super) consts: BTreeMap<String, f64>,
+    pub(super) windows: SortedMap<String, (String, usize)>,
+    pub(super) consts: SortedMap<String, f64>,
     /// The key that a const is from, with its value.
-    pub(super) said: BTreeMap<String, String>,
+    pub(super) said: SortedMap<String, String>,
 }
 
 impl HfConfig {
@@ -268,8 +268,8 @@ impl HfConfig {
     }
 
     /// The dims that make all equations `key = dim * …` true.
-    fn solved(&self, equations: &[(&str, usize, &str)]) -> Checked<BTreeMap<String, usize>> {
-        let mut known: BTreeMap<String, usize> = BTreeMap::new();
+    fn solved(&self, equations: &[(&str, usize, &str)]) -> Checked<SortedMap<String, usize>> {
+        let mut known: SortedMap<String, usize> = SortedMap::new();
         loop {
             let before = known.len();
             for (key, n, text) in equations {
@@ -312,7 +312,7 @@ impl HfConfig {
             out.consts.insert(choice.set.clone(), number as f64);
             out.said.insert(choice.set.clone(), format!("`{key}` = {value}"));
         }
-        let mut found: BTreeMap<&str, (&str, f64)> = BTreeMap::new();
+        let mut found: SortedMap<&str, (&str, f64)> = SortedMap::new();
         for (key, name) in map.consts() {
             if map.condition(key).is_some_and(|c| out.consts.get(c) == Some(&0.0)) {
                 continue;
@@ -357,7 +357,7 @@ fn short(value: &Value) -> String {
     if short.len() < text.len() { short + "…" } else { short }
 }
 
-fn unknown(factor: &str, known: &BTreeMap<String, usize>) -> bool {
+fn unknown(factor: &str, known: &SortedMap<String, usize>) -> bool {
     factor.parse::<usize>().is_err() && !known.contains_key(factor)
 }
 
@@ -392,7 +392,7 @@ mod tests {
         let map = HfMap::named("gpt").unwrap();
         let sizes = gpt(&[("attn_pdrop", 0.1.into()), ("resid_pdrop", 0.1.into())]).sizes(&map, &[]).unwrap();
         let dims = [("d_ff", 48), ("d_head", 4), ("heads", 3), ("layers", 2), ("places", 8), ("vocab", 30)];
-        assert_eq!(sizes.dims, BTreeMap::from(dims.map(|(n, s)| (n.to_string(), s))));
+        assert_eq!(sizes.dims, SortedMap::from(dims.map(|(n, s)| (n.to_string(), s))));
         assert_eq!((sizes.limits["seq"], sizes.consts["rate"]), (8, 0.1));
         let odd = gpt(&[("attn_pdrop", 0.1.into()), ("resid_pdrop", 0.0.into())]);
         assert!(odd.sizes(&map, &[("rate".into(), 0.1)]).is_ok());

@@ -7,15 +7,15 @@ use crate::project::Project;
 use meshwright_diag::{Diagnostic, codes};
 use meshwright_files::Checked;
 use meshwright_plan::DType;
+use meshwright_sorted::SortedMap;
 use serde_json::{Map, Value, json};
-use std::collections::BTreeMap;
 
 /// What of a configuration does not follow from the model alone.
 pub(super) struct ConfigDetails<'a> {
     /// Names of classes.
     pub(super) labels: Option<Vec<String>>,
     /// Ids of special tokens, by key.
-    pub(super) tokens: BTreeMap<&'a str, u32>,
+    pub(super) tokens: SortedMap<&'a str, u32>,
     /// Of the tensors.
     pub(super) dtype: DType,
 }

@@ -20,7 +20,7 @@ use meshwright_runs::checkpoint::Meta;
 use meshwright_runs::checkpoint::{INDEX, TensorSource};
 use meshwright_runs::run_dir::RunDir;
 use meshwright_runs::settings::RunSettings;
-use std::collections::{BTreeMap, BTreeSet};
+use meshwright_sorted::{SortedMap, SortedSet};
 use std::path::{Path, PathBuf};
 
 /// Examples in a batch that a training may begin with.
@@ -51,11 +51,11 @@ pub struct HfImported {
     /// Elements of all parameters.
     pub parameters: usize,
     /// The dims that the checkpoint sets.
-    pub dims: BTreeMap<String, usize>,
+    pub dims: SortedMap<String, usize>,
     /// The consts that it sets.
-    pub consts: BTreeMap<String, f64>,
+    pub consts: SortedMap<String, f64>,
     /// Sizes that a training must choose, with a first value: examples in a batch, the length of sequences.
-    pub training: BTreeMap<String, usize>,
+    pub training: SortedMap<String, usize>,
     /// Other notes.
     pub notes: Vec<String>,
 }
@@ -160,7 +160,7 @@ fn notes(config: &HfConfig, map: &HfMap, sizes: &ModelSizes) -> Vec<String> {
 }
 
 /// The dims that a training has to choose: how many examples a batch has, and how long its sequences are.
-fn training_sizes(project: &Project) -> BTreeMap<String, usize> {
+fn training_sizes(project: &Project) -> SortedMap<String, usize> {
     let dims = &project.program.graph.dims;
     let seq = dims.iter().find(|(_, n)| *n == "seq").map(|(d, n)| (n.to_string(), dims.size(d)));
     let batch = project.example_dim().map(|(_, n)| (n.to_string(), TRAINED_BATCH));
@@ -179,7 +179,7 @@ fn sized(
         options.model = map.model.clone();
     }
     options.precision = options.precision.or(Some(Arithmetic::F32));
-    let chosen: BTreeSet<&String> = given.dims.iter().map(|d| &d.0).collect();
+    let chosen: SortedSet<&String> = given.dims.iter().map(|d| &d.0).collect();
     let mut set = ModelSizes { consts: sizes.consts.clone(), ..ModelSizes::default() };
     set.consts.retain(|name, _| !given.sets.iter().any(|s| s.0 == *name));
     set.dims = sizes.dims.iter().filter(|d| !chosen.contains(d.0)).map(|(n, s)| (n.clone(), *s)).collect();
@@ -258,7 +258,7 @@ fn complete(taken: &Initializer, all: &[Target], map: &HfMap) -> Result<(), Fail
 }
 
 /// Tensors that nobody takes.
-fn extra(left: &[&str], place: &str, taken: &BTreeSet<&str>, map: &HfMap) -> Diagnostic {
+fn extra(left: &[&str], place: &str, taken: &SortedSet<&str>, map: &HfMap) -> Diagnostic {
     let message = format!("{place} has {}, which the model `{}` has not", listed(left), map.model);
     let d = Diagnostic::error(codes::E0513, message);
     let d = match nearest(left[0], taken.iter().copied()) {
@@ -282,8 +282,8 @@ fn write_run(
     options: &HfImport,
     (project, sources): (&Project, &Sources),
     (taken, all): (&Initializer, &[Target]),
-    tokenizer: &BTreeMap<String, String>,
-    (class, class_names): (&str, BTreeMap<String, Vec<String>>),
+    tokenizer: &SortedMap<String, String>,
+    (class, class_names): (&str, SortedMap<String, Vec<String>>),
 ) -> Result<(), Failure> {
     let mut tensors: Vec<(&str, RawTensor)> = Vec::with_capacity(all.len());
     for t in all {

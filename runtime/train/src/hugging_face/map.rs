@@ -5,9 +5,9 @@ use crate::map_text::merged;
 use meshwright_diag::{Diagnostic, codes, nearest};
 use meshwright_files::Checked;
 use meshwright_runs::catalog::{MAPS, Shipped, find};
+use meshwright_sorted::SortedMap;
 use serde::Deserialize;
 use serde_json::Value;
-use std::collections::BTreeMap;
 use std::path::Path;
 
 /// A map, as its file has it. Keys of `config.json` may be paths (`a.b`) and alternatives (`a|b`).
@@ -40,41 +40,41 @@ pub(super) struct HfMap {
     #[serde(default)]
     only: toml::Table,
     /// Keys that are products of dims.
-    dims: BTreeMap<String, String>,
+    dims: SortedMap<String, String>,
     /// Keys that a dim is not greater than, or a dim and a number: `seq + 2`.
-    limits: BTreeMap<String, String>,
+    limits: SortedMap<String, String>,
     /// Keys that are windows of attention: the model has none, and is the same up to them. They are written as null.
     #[serde(default)]
-    windows: BTreeMap<String, String>,
+    windows: SortedMap<String, String>,
     /// Keys that are consts.
-    consts: BTreeMap<String, String>,
+    consts: SortedMap<String, String>,
     /// Keys whose values are the numbers of a const, from 0 on.
     #[serde(default)]
-    pub(super) choices: BTreeMap<String, KeyChoice>,
+    pub(super) choices: SortedMap<String, KeyChoice>,
     /// Consts that the model has for this class.
     #[serde(default)]
-    pub(super) set: BTreeMap<String, f64>,
+    pub(super) set: SortedMap<String, f64>,
     /// Defaults of absent keys: a number, or a product of other keys.
     #[serde(default)]
-    absent: BTreeMap<String, toml::Value>,
+    absent: SortedMap<String, toml::Value>,
     /// The dim that `id2label` names the positions of.
     #[serde(default)]
     pub(super) labels: Option<String>,
     /// Tensors that are others where the configuration ties them.
     #[serde(default)]
-    pub(super) tied: BTreeMap<String, String>,
+    pub(super) tied: SortedMap<String, String>,
     /// Special tokens, by the names that they may have.
     #[serde(default)]
-    pub(super) tokens: BTreeMap<String, Vec<String>>,
+    pub(super) tokens: SortedMap<String, Vec<String>>,
     /// `weights`, read.
     #[serde(skip)]
     pub(super) names: NameMap,
     /// `fixed`, with all values that are allowed.
     #[serde(skip)]
-    pub(super) allowed: BTreeMap<String, Vec<Value>>,
+    pub(super) allowed: SortedMap<String, Vec<Value>>,
     /// `only`, likewise.
     #[serde(skip)]
-    pub(super) limited: BTreeMap<String, Vec<Value>>,
+    pub(super) limited: SortedMap<String, Vec<Value>>,
     /// Its name in messages.
     #[serde(skip)]
     place: String,
@@ -175,7 +175,7 @@ impl HfMap {
         &self.refused
     }
 
-    pub(super) fn dims(&self) -> &BTreeMap<String, String> {
+    pub(super) fn dims(&self) -> &SortedMap<String, String> {
         &self.dims
     }
 
@@ -193,15 +193,15 @@ impl HfMap {
         keys.any(|k| k.split('|').any(|one| one == key)) || HARMLESS.split(' ').any(|k| k == key)
     }
 
-    pub(super) fn limits(&self) -> &BTreeMap<String, String> {
+    pub(super) fn limits(&self) -> &SortedMap<String, String> {
         &self.limits
     }
 
-    pub(super) fn windows(&self) -> &BTreeMap<String, String> {
+    pub(super) fn windows(&self) -> &SortedMap<String, String> {
         &self.windows
     }
 
-    pub(super) fn consts(&self) -> &BTreeMap<String, String> {
+    pub(super) fn consts(&self) -> &SortedMap<String, String> {
         &self.consts
     }
 
@@ -241,8 +241,8 @@ impl HfMap {
 }
 
 /// The values that keys may have, each as a list.
-fn values(table: &toml::Table, called: &str) -> Result<BTreeMap<String, Vec<Value>>, String> {
-    let mut out = BTreeMap::new();
+fn values(table: &toml::Table, called: &str) -> Result<SortedMap<String, Vec<Value>>, String> {
+    let mut out = SortedMap::new();
     for (key, value) in table {
         let values = match value {
             toml::Value::Array(all) => all.clone(),

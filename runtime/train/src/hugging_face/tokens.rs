@@ -7,9 +7,9 @@ use meshwright_files::Checked;
 use meshwright_files::durable::open_regular;
 use meshwright_files::folder::Folder;
 use meshwright_runs::run_dir::tokenizer_in;
+use meshwright_sorted::SortedMap;
 use rustix::fs::OFlags;
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
@@ -27,8 +27,8 @@ const MOST_BYTES: u64 = 1 << 28;
 pub(super) fn tokenizer_of(
     from: &Path,
     vocab: Option<usize>,
-) -> Checked<(BTreeMap<String, String>, Option<String>)> {
-    let mut files = BTreeMap::new();
+) -> Checked<(SortedMap<String, String>, Option<String>)> {
+    let mut files = SortedMap::new();
     let (tokenizer, text) = match (from.join(TOKENIZER), from.join("vocab.txt")) {
         (json, _) if json.is_file() => TextTokenizer::open_with_text(&json, false)?,
         (_, list) if list.is_file() => TextTokenizer::open_with_text(&list, cased(from))?,
@@ -84,9 +84,9 @@ fn text(opened: io::Result<File>, path: &Path) -> Checked<Option<String>> {
 /// The files of a tokenizer in their written form: the run's own, or generated ones.
 pub(super) struct TokenizerFiles {
     /// By name.
-    pub(super) files: BTreeMap<String, String>,
+    pub(super) files: SortedMap<String, String>,
     /// Ids of special tokens, by the keys that a configuration has for them.
-    pub(super) ids: BTreeMap<String, u32>,
+    pub(super) ids: SortedMap<String, u32>,
 }
 
 impl TokenizerFiles {
@@ -103,9 +103,9 @@ impl TokenizerFiles {
             (None, Some(tokenizer)) => (tokenizer, None),
             (None, None) => return Ok(None),
         };
-        let mut files = BTreeMap::new();
+        let mut files = SortedMap::new();
         files.insert(TOKENIZER.into(), text_as_given.map_or_else(|| tokenizer.json(), Ok)?);
-        let mut ids = BTreeMap::new();
+        let mut ids = SortedMap::new();
         let mut settings = json!({
             "tokenizer_class": "PreTrainedTokenizerFast",
             "model_input_names": map.inputs,

@@ -9,7 +9,7 @@ use meshwright_diag::{Diagnostic, codes, nearest};
 use meshwright_files::Checked;
 use meshwright_files::text::listed;
 use meshwright_runs::checkpoint::TensorSource;
-use std::collections::BTreeMap;
+use meshwright_sorted::SortedMap;
 use std::ops::Range;
 
 /// Source of a parameter, or of a part of it.
@@ -26,7 +26,7 @@ pub(crate) struct Ingredients {
 }
 
 /// Parts by path: if parts share positions, the first counts.
-pub(crate) type Taken = BTreeMap<String, Vec<Ingredients>>;
+pub(crate) type Taken = SortedMap<String, Vec<Ingredients>>;
 
 /// The tensor of each target that has one, and what does not fit.
 pub(crate) fn choose(
@@ -37,7 +37,7 @@ pub(crate) fn choose(
 ) -> (Taken, Vec<Diagnostic>) {
     let (mut taken, mut errors) = (Taken::new(), Vec::new());
     // Rules that named tensors, and whether one of these was there.
-    let mut used: BTreeMap<&str, bool> = BTreeMap::new();
+    let mut used: SortedMap<&str, bool> = SortedMap::new();
     for t in targets {
         let mut rules: Vec<(Vec<String>, Option<&NameRule>)> =
             map.olds_of(&t.path).map(|(names, rule)| (names, Some(rule))).collect();

@@ -33,8 +33,8 @@ use meshwright_plan::DType;
 use meshwright_runs::checkpoint::{Loaded, Skipped, Store, TensorSource, one_only};
 use meshwright_runs::run_dir::checkpoints_in;
 use meshwright_runs::settings::InitFrom;
+use meshwright_sorted::SortedSet;
 use region::{cover, shown};
-use std::collections::BTreeSet;
 use view::runs;
 
 /// Values that are taken from a file.
@@ -109,7 +109,7 @@ impl Initializer {
     }
 
     /// Names of the tensors of the file that are taken.
-    pub(crate) fn tensors(&self) -> BTreeSet<&str> {
+    pub(crate) fn tensors(&self) -> SortedSet<&str> {
         self.taken.values().flatten().flat_map(|t| &t.names).map(String::as_str).collect()
     }
 

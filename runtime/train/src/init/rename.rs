@@ -5,7 +5,7 @@ use meshwright_diag::{Diagnostic, codes, nearest};
 use meshwright_files::Checked;
 use meshwright_files::durable::Fs;
 use meshwright_runs::checkpoint::{NewNames, Store};
-use std::collections::{BTreeMap, BTreeSet};
+use meshwright_sorted::{SortedMap, SortedSet};
 
 /// Gives the tensors of all checkpoints other names, those of moments with their parameters: what rules `NEW = OLD` call
 /// `OLD` is `NEW` from now on. Gives the steps, and the names before and after.
@@ -25,8 +25,8 @@ pub fn rename_tensors<F: Fs>(store: &Store<F>, map: &NameMap) -> Checked<(Vec<u6
 
 /// The new names of the tensors that get one.
 fn new_names<'a>(names: impl Iterator<Item = &'a str> + Clone, map: &NameMap) -> Checked<NewNames> {
-    let mut plan = BTreeMap::new();
-    let mut taken: BTreeMap<String, &str> = BTreeMap::new();
+    let mut plan = SortedMap::new();
+    let mut taken: SortedMap<String, &str> = SortedMap::new();
     for name in names {
         let (path, moment) = name.split_at(name.find('/').unwrap_or(name.len()));
         let new = map.new_of(path).unwrap_or_else(|| path.to_string()) + moment;
@@ -42,8 +42,8 @@ fn new_names<'a>(names: impl Iterator<Item = &'a str> + Clone, map: &NameMap) ->
 }
 
 /// A rule for names that no tensor has.
-fn unmatched(map: &NameMap, known: &BTreeSet<&str>) -> Checked<()> {
-    let paths: BTreeSet<&str> = known.iter().filter_map(|n| n.split('/').next()).collect();
+fn unmatched(map: &NameMap, known: &SortedSet<&str>) -> Checked<()> {
+    let paths: SortedSet<&str> = known.iter().filter_map(|n| n.split('/').next()).collect();
     let Some(rule) = map.rules.iter().find(|r| !paths.iter().any(|p| r.is_of(p))) else { return Ok(()) };
     let message = format!("no tensor is named `{}`, as the rule `{}` has it", rule.olds[0], rule.text);
     let mut d = Diagnostic::error(codes::E0513, message);

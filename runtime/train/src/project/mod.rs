@@ -17,9 +17,9 @@ use meshwright_files::text_file::text_of_at_most;
 use meshwright_plan::{Arithmetic, Dim, InputDecl};
 use meshwright_runs::catalog::STANDARD;
 use meshwright_runs::catalog::{LAYOUTS, MODELS, meant};
+use meshwright_sorted::SortedMap;
 use meshwright_syntax::ast::{LayoutFile, LayoutItem, LayoutKind, MeshOption, ModelFile};
 use meshwright_syntax::{MAX_BYTES, parse_layout, parse_mesh, parse_model, parse_mtf_layout};
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -56,7 +56,7 @@ pub struct ProjectOptions {
     /// Notes the rules of a shipped layout on dims and paths that the model lacks.
     pub verbose: bool,
     /// Texts to take for the files of these paths, in place of reading them.
-    pub texts: BTreeMap<String, String>,
+    pub texts: SortedMap<String, String>,
 }
 
 /// A model and its layout, checked.

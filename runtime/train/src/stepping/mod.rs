@@ -25,7 +25,7 @@ use meshwright_plan::random::FIXED_SEED;
 use meshwright_runs::checkpoint::Which;
 use meshwright_runs::metrics::{self, Event, StepMetrics};
 use meshwright_runs::settings::InitFrom;
-use std::collections::BTreeMap;
+use meshwright_sorted::SortedMap;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -41,7 +41,7 @@ pub struct StepSession {
     utilization: Utilization,
     /// What evaluations take their batches of, and their programs by the number of examples.
     evaluated: Project,
-    evaluations: BTreeMap<usize, LoadedProgram>,
+    evaluations: SortedMap<usize, LoadedProgram>,
     /// Steps done.
     steps: u64,
     /// Those since the last save.
@@ -92,7 +92,7 @@ impl StepSession {
             program,
             utilization,
             evaluated,
-            evaluations: BTreeMap::new(),
+            evaluations: SortedMap::new(),
             steps: 0,
             events: Vec::new(),
             saved: None,

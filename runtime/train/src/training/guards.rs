@@ -4,7 +4,7 @@
 use meshwright_diag::{Sources, Span};
 use meshwright_ops::{Computes, Graph, Id, Kind};
 use meshwright_plan::{DType, Phase};
-use std::collections::BTreeMap;
+use meshwright_sorted::SortedMap;
 
 /// As many values may lie between a function and what it stands behind.
 const DEPTH: usize = 6;
@@ -30,7 +30,7 @@ enum GuardKind {
 impl Guard {
     /// What the value `of` of the forward pass stands behind: the first there is.
     pub(crate) fn of(graph: &Graph, of: Id) -> Option<Guard> {
-        let mut reached: BTreeMap<Id, usize> = [(of, 0)].into();
+        let mut reached: SortedMap<Id, usize> = [(of, 0)].into();
         for id in graph.ids().filter(|id| graph.node(*id).origin.phase == Phase::Forward) {
             let node = graph.node(id);
             let from = |x: &Id| reached.get(x).copied();

@@ -8,9 +8,9 @@ use meshwright_diag::{Sources, codes};
 use meshwright_runs::clock::now;
 use meshwright_runs::cluster_job::ClusterJob;
 use meshwright_runs::history::FAILED;
+use meshwright_sorted::SortedMap;
 use serde::Serialize;
 use sha2::Digest;
-use std::collections::BTreeMap;
 
 /// One start of a run: `{"event":"start","time":"2026-01-31T12:00:00Z","step":0,…}`.
 #[derive(Debug, Serialize)]
@@ -30,7 +30,7 @@ pub(crate) struct HistoryEvent<'a> {
     layout: Vec<&'a str>,
     precision: &'static str,
     /// All consts: those that only `train` reads may change where a run goes on.
-    consts: &'a BTreeMap<String, f64>,
+    consts: &'a SortedMap<String, f64>,
     transport: &'a str,
     processes: usize,
     /// The words of the command.

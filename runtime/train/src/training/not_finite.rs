@@ -18,7 +18,7 @@ use meshwright_ops::{Graph, Id};
 use meshwright_plan::{Arithmetic, BufId, Phase, Plan, Prim, ProgramInputKind, Step};
 use meshwright_runs::checkpoint::Which;
 use meshwright_runs::metrics::StepMetrics;
-use std::collections::{BTreeMap, BTreeSet};
+use meshwright_sorted::{SortedMap, SortedSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -362,11 +362,11 @@ impl Trail<'_> {
         let plan = self.plan;
         let bad = |buf: &BufId| self.of(*buf) != Finiteness::Finite;
         let mut todo = self.ends(what);
-        let mut makers: BTreeMap<BufId, usize> = BTreeMap::new();
+        let mut makers: SortedMap<BufId, usize> = SortedMap::new();
         for (at, s) in plan.steps.iter().enumerate() {
             makers.extend(s.writes.iter().map(|o| (o.buf, at)));
         }
-        let mut reached: BTreeSet<(Option<usize>, BufId)> = BTreeSet::new();
+        let mut reached: SortedSet<(Option<usize>, BufId)> = SortedSet::new();
         while let Some(buf) = todo.pop() {
             let maker = makers.get(&buf).copied();
             let made_by = maker.and_then(|at| plan.steps.get(at));

@@ -24,8 +24,8 @@ use meshwright_runs::policies::Seen;
 use meshwright_runs::run_dir::RunDir;
 use meshwright_runs::settings::InitFrom;
 use meshwright_runs::settings::RunSettings;
+use meshwright_sorted::SortedMap;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Needs of every process before a run can begin.
@@ -85,7 +85,7 @@ impl Requirements {
         project: &Project,
         sources: &Sources,
         options: &TrainOptions,
-    ) -> BTreeMap<String, String> {
+    ) -> SortedMap<String, String> {
         let settings = settings_of(project, sources, options, options.seed.unwrap_or(0), Some(&self.set));
         let mut asked = settings.agreed();
         asked.extend(common(&self.plan));
@@ -133,9 +133,9 @@ fn held_out(set: &Dataset, share: f64, has_own: bool) -> Result<(Dataset, Datase
 }
 
 /// Settings that all processes of any command must share, by name.
-pub(crate) fn common(plan: &Plan) -> BTreeMap<String, String> {
+pub(crate) fn common(plan: &Plan) -> SortedMap<String, String> {
     let version = env!("CARGO_PKG_VERSION").to_string();
-    BTreeMap::from([("the plan".to_string(), plan.hash().to_string()), ("the version".to_string(), version)])
+    SortedMap::from([("the plan".to_string(), plan.hash().to_string()), ("the version".to_string(), version)])
 }
 
 /// The first process's reading of a run's folder.

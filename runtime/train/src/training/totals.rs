@@ -8,8 +8,8 @@ use meshwright_exec::HostTensor;
 use meshwright_ops::F64Tensor;
 use meshwright_plan::Dim;
 use meshwright_runs::metrics;
+use meshwright_sorted::SortedMap;
 use std::borrow::Borrow;
-use std::collections::BTreeMap;
 
 /// The accumulators of an evaluation, over the batches so far.
 pub(crate) struct Totals<E> {
@@ -28,7 +28,7 @@ impl<E: Borrow<Evaluation>> Totals<E> {
     pub(crate) fn add(
         &mut self,
         program: &LoadedProgram,
-        outputs: &BTreeMap<String, HostTensor>,
+        outputs: &SortedMap<String, HostTensor>,
     ) -> Result<(), Failure> {
         let mut values = Vec::new();
         let evaluation = self.evaluation.borrow();

@@ -5,7 +5,7 @@ use super::refused::{Gathers, Unfit};
 use super::turns::{Gradient, Ring, Shard};
 use super::verify::adds_two;
 use meshwright_plan::{AttentionOperands, AttentionPart, Axis, BufId, Collective, Dim, Operand, Prim};
-use std::collections::{BTreeMap, BTreeSet};
+use meshwright_sorted::{SortedMap, SortedSet};
 
 /// Results of an attention, by position, with the names of their dims.
 type NamedResults = Vec<(usize, Vec<Dim>)>;
@@ -28,7 +28,7 @@ impl RingSearch<'_> {
     pub(super) fn ring_at(&self, at: usize) -> Option<Result<Ring, Box<Unfit>>> {
         let step = self.uses.step(at);
         let Prim::Attention { spec, parts } = &step.prim else { return None };
-        let mut gathered: BTreeMap<BufId, (Vec<usize>, usize, Gathered)> = BTreeMap::new();
+        let mut gathered: SortedMap<BufId, (Vec<usize>, usize, Gathered)> = SortedMap::new();
         for (position, whole) in step.reads.iter().enumerate().skip(1) {
             let Some(along) = whole.dims.iter().position(|d| *d == spec.key) else { continue };
             if let Some((positions, first, _)) = gathered.get_mut(&whole.buf) {
@@ -154,7 +154,7 @@ impl RingSearch<'_> {
         {
             return None;
         }
-        let names: BTreeMap<Dim, Dim> = {
+        let names: SortedMap<Dim, Dim> = {
             let own = to.reads.iter().find(|o| o.buf == step.writes[i].buf)?;
             own.dims.iter().copied().zip(step.writes[i].dims.iter().copied()).collect()
         };
@@ -171,9 +171,9 @@ impl RingSearch<'_> {
     }
 
     /// An attention among those of rings whose gathered operands something else reads too.
-    pub(super) fn shared(&self, found: &BTreeMap<usize, Ring>) -> Option<(usize, Unfit)> {
+    pub(super) fn shared(&self, found: &SortedMap<usize, Ring>) -> Option<(usize, Unfit)> {
         let plan = self.uses.plan;
-        let gone: BTreeSet<BufId> = found.values().flat_map(Ring::replaced).collect();
+        let gone: SortedSet<BufId> = found.values().flat_map(Ring::replaced).collect();
         let reads = |b: BufId, i: usize| {
             let step = self.uses.step(i);
             let positions = step.reads.iter().enumerate().filter(|(_, o)| o.buf == b).map(|(p, _)| p);

@@ -2,19 +2,19 @@
 
 use super::super::stretches::stretches;
 use meshwright_plan::{Axis, BufId, Collective, Dim, Extent, Operand, Plan, Prim, Provenance, Step};
-use std::collections::{BTreeMap, BTreeSet};
+use meshwright_sorted::{SortedMap, SortedSet};
 
 /// Steps of a Plan by the buffers that they write and read.
 pub(super) struct Uses<'a> {
     pub(super) plan: &'a Plan,
-    producer: BTreeMap<BufId, usize>,
-    readers: BTreeMap<BufId, Vec<usize>>,
+    producer: SortedMap<BufId, usize>,
+    readers: SortedMap<BufId, Vec<usize>>,
     /// Results of the program, and next values of its inputs.
-    kept: BTreeSet<BufId>,
+    kept: SortedSet<BufId>,
     /// See [`stretches`].
     pub(super) stretch: Vec<usize>,
     /// Dims that the layout lets be gathered.
-    pub(super) gathers: &'a BTreeSet<Dim>,
+    pub(super) gathers: &'a SortedSet<Dim>,
 }
 
 /// Keys or values that are gathered.
@@ -49,8 +49,8 @@ pub(super) struct Scattered {
 }
 
 impl Uses<'_> {
-    pub(super) fn of<'a>(plan: &'a Plan, gathers: &'a BTreeSet<Dim>) -> Uses<'a> {
-        let (mut producer, mut readers) = (BTreeMap::new(), BTreeMap::<BufId, Vec<usize>>::new());
+    pub(super) fn of<'a>(plan: &'a Plan, gathers: &'a SortedSet<Dim>) -> Uses<'a> {
+        let (mut producer, mut readers) = (SortedMap::new(), SortedMap::<BufId, Vec<usize>>::new());
         for (i, step) in plan.steps.iter().enumerate() {
             producer.extend(step.writes.iter().map(|o| (o.buf, i)));
             step.reads.iter().for_each(|o| readers.entry(o.buf).or_default().push(i));
@@ -162,7 +162,7 @@ impl Uses<'_> {
 }
 
 /// Takes results that nothing needs any more out of a step; whether anything is left of it.
-pub(super) fn leave_out(step: &mut Step, gone: &BTreeSet<BufId>) -> bool {
+pub(super) fn leave_out(step: &mut Step, gone: &SortedSet<BufId>) -> bool {
     let keep: Vec<bool> = step.writes.iter().map(|o| !gone.contains(&o.buf)).collect();
     if keep.iter().all(|k| *k) {
         return true;

@@ -3,7 +3,7 @@
 
 use super::collectives::leave_out;
 use meshwright_plan::{BufId, Collective, Dim, Operand, Plan, Prim, Provenance, Step};
-use std::collections::{BTreeMap, BTreeSet};
+use meshwright_sorted::{SortedMap, SortedSet};
 
 /// A gather of one value among those of a step.
 struct Single {
@@ -28,7 +28,7 @@ fn along(gather: &Collective) -> Option<Dim> {
 /// A Plan in which no gather of other dims follows one of keys.
 pub(super) fn keys_last(mut plan: Plan, is_key: impl Fn(Dim) -> bool) -> Plan {
     while let Some((at, [first, second])) = next(&plan, &is_key) {
-        let gone = BTreeSet::from([first.writes.buf, second.writes.buf]);
+        let gone = SortedSet::from([first.writes.buf, second.writes.buf]);
         // The shard of the keys, with all of the other dim.
         let mut shard = plan.buffer(second.writes.buf).clone();
         let key = second.writes.dims.iter().position(|d| Some(*d) == along(&first.gather));
@@ -60,11 +60,11 @@ pub(super) fn keys_last(mut plan: Plan, is_key: impl Fn(Dim) -> bool) -> Plan {
 
 /// The next gather of keys that one along another dim follows, and the step of that.
 fn next(plan: &Plan, is_key: &impl Fn(Dim) -> bool) -> Option<(usize, [Single; 2])> {
-    let mut readers = BTreeMap::<BufId, usize>::new();
+    let mut readers = SortedMap::<BufId, usize>::new();
     let results = plan.outputs.iter().map(|o| o.buf).chain(plan.program_inputs.iter().filter_map(|l| l.next));
     let read = plan.steps.iter().flat_map(|s| &s.reads).map(|o| o.buf);
     read.chain(results).for_each(|b| *readers.entry(b).or_default() += 1);
-    let mut made = BTreeMap::new();
+    let mut made = SortedMap::new();
     for (at, step) in plan.steps.iter().enumerate() {
         let Some(Collective::AllGather { .. }) = step.collective() else { continue };
         for out in &step.writes {

@@ -21,8 +21,8 @@ use candidates::RingSearch;
 use collectives::{Uses, leave_out};
 use meshwright_diag::Diagnostic;
 use meshwright_plan::{BufId, Plan, Prim, Step};
+use meshwright_sorted::{SortedMap, SortedSet};
 use refused::Unfit;
-use std::collections::{BTreeMap, BTreeSet};
 use turns::Ring;
 
 /// Puts rings in the place of gathers along the dims that a layout names, where attention alone reads what they give. With the errors of
@@ -31,7 +31,7 @@ pub fn rings(plan: Plan, spmd: &Spmd, layout: &Layout) -> (Plan, Vec<Diagnostic>
     let mut plan = exchange::keys_last(plan, |d| layout.rings.contains_key(&d));
     let uses = Uses::of(&plan, &layout.gathers);
     let search = RingSearch { uses: &uses };
-    let (mut found, mut unfit) = (BTreeMap::<usize, Ring>::new(), BTreeMap::<usize, Unfit>::new());
+    let (mut found, mut unfit) = (SortedMap::<usize, Ring>::new(), SortedMap::<usize, Unfit>::new());
     for (at, step) in plan.steps.iter().enumerate() {
         let Prim::Attention { spec, .. } = &step.prim else { continue };
         if !layout.rings.contains_key(&spec.key) {
@@ -54,8 +54,8 @@ pub fn rings(plan: Plan, spmd: &Spmd, layout: &Layout) -> (Plan, Vec<Diagnostic>
         }
         _ => None,
     });
-    let unfit: BTreeMap<_, _> = placed.collect();
-    let gone: BTreeSet<BufId> = found.values().flat_map(Ring::replaced).collect();
+    let unfit: SortedMap<_, _> = placed.collect();
+    let gone: SortedSet<BufId> = found.values().flat_map(Ring::replaced).collect();
     let mut out = Vec::with_capacity(plan.steps.len());
     for (at, mut step) in std::mem::take(&mut plan.steps).into_iter().enumerate() {
         if let Some(ring) = found.get(&at) {

@@ -8,10 +8,10 @@ use crate::partition::{Cause, Instr, Reshard, Spmd};
 use meshwright_diag::{Diagnostic, MAX_REPORTED, Span, codes};
 use meshwright_ops::{AttentionGrad, AttentionPass, Id, Op};
 use meshwright_plan::{Axis, Collective, Dim, Plan, Provenance, Step};
-use std::collections::{BTreeMap, BTreeSet};
+use meshwright_sorted::{SortedMap, SortedSet};
 
 /// Gathers by the numbers of their values and their axes.
-pub(super) type Gathers = BTreeSet<(u32, Axis)>;
+pub(super) type Gathers = SortedSet<(u32, Axis)>;
 
 /// Why no ring serves an attention.
 #[derive(Clone, Debug, Default)]
@@ -41,12 +41,12 @@ impl From<String> for Unfit {
 /// An error for each place in the model: of attentions by their steps, with the number of a result and the dim of the keys, and of gathers that
 /// are left in a Plan.
 pub(super) fn errors(
-    unfit: &BTreeMap<usize, (u32, Dim, Unfit)>,
+    unfit: &SortedMap<usize, (u32, Dim, Unfit)>,
     left: &Plan,
     spmd: &Spmd,
     layout: &Layout,
 ) -> Vec<Diagnostic> {
-    let mut said = Said { spmd, layout, places: BTreeSet::new(), errors: Vec::new() };
+    let mut said = Said { spmd, layout, places: SortedSet::new(), errors: Vec::new() };
     let gathers = |stored: bool| asked(spmd).filter(move |(_, c)| c.stored == stored);
     let stored: Gathers = gathers(true).map(|(gather, _)| gather).collect();
     let is_refused = |(_, _, why): &(u32, Dim, Unfit)| !why.gathered.is_subset(&stored);
@@ -99,7 +99,7 @@ fn all_gathers(plan: &Plan) -> Gathers {
 struct Said<'a> {
     spmd: &'a Spmd,
     layout: &'a Layout,
-    places: BTreeSet<Span>,
+    places: SortedSet<Span>,
     errors: Vec<Diagnostic>,
 }
 
@@ -114,7 +114,7 @@ impl Said<'_> {
             return;
         };
         let name = g.dims.name(key);
-        let values: BTreeSet<String> =
+        let values: SortedSet<String> =
             why.gathered.iter().map(|(id, _)| format!("`{}`", g.path(Id(*id)))).collect();
         let are = if values.len() > 1 { "are" } else { "is" };
         let values = Vec::from_iter(values).join(" and ");

@@ -6,7 +6,7 @@ use meshwright_plan::expr::{BinaryFn, Scalar};
 use meshwright_plan::{
     AttentionPart, Axis, BufId, Buffer, Collective, Dim, Expr, Operand, Plan, Prim, Provenance, Step,
 };
-use std::collections::BTreeMap;
+use meshwright_sorted::SortedMap;
 
 /// What goes around: the positions among the operands, each with its names of the dims, the device's own shard, and the cause of the gather
 /// that it replaces.
@@ -64,7 +64,7 @@ impl Ring {
             true => (1..devices).chain([0]).collect(),
             false => (0..devices).collect(),
         };
-        let mut turns = Turns { ring: self, plan, step, out: Vec::new(), sums: BTreeMap::new() };
+        let mut turns = Turns { ring: self, plan, step, out: Vec::new(), sums: SortedMap::new() };
         let own: Vec<Operand> = self.shards.iter().map(|s| s.own.clone()).collect();
         let mut held = if gradient { turns.sent_on(&own, 1) } else { own.clone() };
         let mut state: Option<Vec<Operand>> = None;
@@ -93,7 +93,7 @@ struct Turns<'a> {
     out: Vec<Step>,
     /// Of each gradient, by the position of its first result, the sum of the terms so far: of queries on this device, of keys and values
     /// where the shard is next.
-    sums: BTreeMap<usize, Operand>,
+    sums: SortedMap<usize, Operand>,
 }
 
 impl Turns<'_> {

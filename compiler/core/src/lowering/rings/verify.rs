@@ -4,15 +4,15 @@
 use super::super::per_buffer::PerBuffer;
 use meshwright_plan::expr::{BinaryFn, Reg, Scalar};
 use meshwright_plan::{AttentionPart, Axis, BufId, Collective, Dim, Expr, Extent, Operand, Plan, Prim, Step};
-use std::collections::BTreeSet;
+use meshwright_sorted::SortedSet;
 
 /// The terms that a sum has: results of attention for shards, which are distances between the devices of queries and of keys in the order of
 /// these axes.
 #[derive(Clone, PartialEq, Eq)]
 struct Terms {
     axes: Vec<Axis>,
-    parts: BTreeSet<AttentionPart>,
-    shards: BTreeSet<u16>,
+    parts: SortedSet<AttentionPart>,
+    shards: SortedSet<u16>,
 }
 
 /// Adds what is wrong with the rings of a Plan.
@@ -151,7 +151,7 @@ impl Check<'_> {
             return self.needs_all(&step.reads, v);
         }
         let own = keys.rotated;
-        let mut shards = BTreeSet::from([own]);
+        let mut shards = SortedSet::from([own]);
         let others = step.reads.iter().filter(|o| !state.is_some_and(|s| s.contains(&o.buf)));
         self.needs_all(&others.cloned().collect::<Vec<_>>(), v);
         if let Some(state) = state {
@@ -174,7 +174,7 @@ impl Check<'_> {
             if keeps && self.along(out, spec.key) != Some(&keys) {
                 v.push("gives the gradient of another shard than it has".into());
             }
-            let parts = BTreeSet::from([*part]);
+            let parts = SortedSet::from([*part]);
             self.note(out.buf, Terms { axes: keys.axes.clone(), parts, shards: shards.clone() });
         }
     }

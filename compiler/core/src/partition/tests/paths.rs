@@ -6,7 +6,7 @@ use meshwright_plan::{DType, Dims};
 /// Every placement of `dims` over the mesh with at most `partials` partial axes.
 fn placements(dims: &[Dim], mesh: &Mesh, partials: usize) -> Vec<Placement> {
     let mut all = vec![Placement::replicated()];
-    let mut seen: BTreeSet<Placement> = all.iter().cloned().collect();
+    let mut seen: SortedSet<Placement> = all.iter().cloned().collect();
     let mut at = 0;
     while at < all.len() {
         let p = all[at].clone();
@@ -63,8 +63,8 @@ fn brute(
     src: &Placement,
     axes: &[Axis],
     bound: usize,
-) -> BTreeMap<Placement, u64> {
-    let mut cost = BTreeMap::from([(src.clone(), 0u64)]);
+) -> SortedMap<Placement, u64> {
+    let mut cost = SortedMap::from([(src.clone(), 0u64)]);
     let mut changed: Vec<Placement> = vec![src.clone()];
     while let Some(p) = changed.pop() {
         let here = cost[&p];

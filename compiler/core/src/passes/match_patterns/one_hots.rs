@@ -2,13 +2,13 @@
 
 use meshwright_ops::{Binary, Cast, Contract, EQ, Graph, Id, Index, IndexedProduct, Kind, Source, union};
 use meshwright_plan::{DType, Dim};
-use std::collections::BTreeSet;
+use meshwright_sorted::SortedSet;
 use std::sync::Arc;
 
 /// Puts indexing in place of every product with one-hots that sums a dim of one: `sum[d](one_hot[d](i) * x)` is `x` at `i`, and
 /// `sum[seq](one_hot[d](i) * x)` adds up `x` at the positions `i`. Ids stay what they are.
 pub(super) fn index(g: &mut Graph) {
-    let mut holding = BTreeSet::new();
+    let mut holding = SortedSet::new();
     for id in g.ids() {
         let Some(sums) = sums(g, id) else { continue };
         if !sums {
@@ -38,7 +38,7 @@ struct OneHot {
 
 /// What a product becomes; `None` where indexing is not the same, or gains nothing. Those that sum nothing and have one-hots
 /// among their factors are in `holding`.
-fn indexed(g: &Graph, id: Id, holding: &BTreeSet<Id>) -> Option<(IndexedProduct, Vec<Id>)> {
+fn indexed(g: &Graph, id: Id, holding: &SortedSet<Id>) -> Option<(IndexedProduct, Vec<Id>)> {
     let out = (*g.node(id).op).as_any().downcast_ref::<Contract>()?.out.clone();
     let (mut factors, mut hots) = (Vec::new(), Vec::new());
     for x in &g.node(id).inputs {
@@ -66,7 +66,7 @@ fn indexed(g: &Graph, id: Id, holding: &BTreeSet<Id>) -> Option<(IndexedProduct,
 }
 
 /// The one-hots among the factors of a product, and the others; of products that sum nothing and have a one-hot, their factors.
-fn gather(g: &Graph, x: Id, holding: &BTreeSet<Id>, factors: &mut Vec<Id>, hots: &mut Vec<OneHot>) {
+fn gather(g: &Graph, x: Id, holding: &SortedSet<Id>, factors: &mut Vec<Id>, hots: &mut Vec<OneHot>) {
     let mut waiting = vec![x];
     while let Some(x) = waiting.pop() {
         if let Some(hot) = one_hot(g, x) {

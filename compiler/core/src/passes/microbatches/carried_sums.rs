@@ -12,17 +12,17 @@ use crate::passes::stages::Stages;
 use crate::step::step_graph::StepGraph;
 use meshwright_ops::{Boundary, Crossing, Graph, Id};
 use meshwright_plan::Dim;
-use std::collections::BTreeMap;
+use meshwright_sorted::SortedMap;
 
 /// Turns the sums of a step whose layers are stages, of examples along `example`, into carries.
 pub(super) fn carried(step: &StepGraph, example: Dim, stages: &Stages) -> StepGraph {
-    let found: BTreeMap<Id, Boundary> = sums(step, example, stages);
+    let found: SortedMap<Id, Boundary> = sums(step, example, stages);
     if found.is_empty() {
         return step.clone();
     }
     let mut step = step.clone();
     let g = &mut step.graph;
-    let mut ends: BTreeMap<Id, Id> = BTreeMap::new();
+    let mut ends: SortedMap<Id, Id> = SortedMap::new();
     let mut order: Vec<Id> = Vec::new();
     for id in g.ids().collect::<Vec<_>>() {
         order.push(id);
@@ -44,9 +44,9 @@ pub(super) fn carried(step: &StepGraph, example: Dim, stages: &Stages) -> StepGr
 }
 
 /// The sums over layers that stages would need of each other within a microbatch.
-fn sums(step: &StepGraph, example: Dim, stages: &Stages) -> BTreeMap<Id, Boundary> {
+fn sums(step: &StepGraph, example: Dim, stages: &Stages) -> SortedMap<Id, Boundary> {
     let g = &step.graph;
-    let mut users: BTreeMap<Id, Vec<Id>> = BTreeMap::new();
+    let mut users: SortedMap<Id, Vec<Id>> = SortedMap::new();
     for id in g.ids() {
         g.node(id).inputs.iter().for_each(|x| users.entry(*x).or_default().push(id));
     }

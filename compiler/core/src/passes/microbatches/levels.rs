@@ -7,18 +7,18 @@ use super::parts::{BatchPart, Mixed};
 use crate::passes::linear::{ScopeItem, items};
 use meshwright_ops::{Graph, Id, InputOpKind, Kind, RepeatId};
 use meshwright_plan::{IdVec, Phase};
-use std::collections::{BTreeMap, BTreeSet};
+use meshwright_sorted::{SortedMap, SortedSet};
 
 /// The items around all loops of a step, in order, each with its level.
 pub(super) struct Levels {
     /// Everything in order: operands before their users.
     pub(super) order: Vec<ScopeItem>,
     /// The values of each; values that leave a loop are the loop's.
-    pub(super) values: BTreeMap<ScopeItem, Vec<Id>>,
+    pub(super) values: SortedMap<ScopeItem, Vec<Id>>,
     /// Of what is made in loops over the parts: those in which it is.
-    pub(super) inside: BTreeMap<ScopeItem, BTreeSet<usize>>,
+    pub(super) inside: SortedMap<ScopeItem, SortedSet<usize>>,
     /// Of what is made outside: how many of the loops come before it.
-    pub(super) outside: BTreeMap<ScopeItem, usize>,
+    pub(super) outside: SortedMap<ScopeItem, usize>,
     /// Number of loops.
     pub(super) count: usize,
 }
@@ -40,7 +40,7 @@ enum Reading {
 pub(super) fn levels(g: &Graph, parts: &IdVec<Id, BatchPart>) -> Result<Levels, Mixed> {
     let mut order = items(g, None);
     order.reverse();
-    let mut values: BTreeMap<ScopeItem, Vec<Id>> = BTreeMap::new();
+    let mut values: SortedMap<ScopeItem, Vec<Id>> = SortedMap::new();
     for id in g.ids() {
         values.entry(item_of(g, id)).or_default().push(id);
     }
@@ -48,13 +48,19 @@ pub(super) fn levels(g: &Graph, parts: &IdVec<Id, BatchPart>) -> Result<Levels, 
     order.retain(|i| values.contains_key(i));
     let made_in_parts =
         |i: &ScopeItem| values[i].iter().any(|id| parts[*id] != BatchPart::Same && !is_input(g, *id));
-    let parted: BTreeSet<ScopeItem> = order.iter().copied().filter(made_in_parts).collect();
-    let mut all =
-        Search { g, parts, values: &values, parted: &parted, first: BTreeMap::new(), last: BTreeMap::new() };
+    let parted: SortedSet<ScopeItem> = order.iter().copied().filter(made_in_parts).collect();
+    let mut all = Search {
+        g,
+        parts,
+        values: &values,
+        parted: &parted,
+        first: SortedMap::new(),
+        last: SortedMap::new(),
+    };
     all.earliest(&order);
     let count = parted.iter().map(|i| all.first[i] + 1).max().unwrap_or(0);
     all.latest(&order, count);
-    let mut inside: BTreeMap<ScopeItem, BTreeSet<usize>> = BTreeMap::new();
+    let mut inside: SortedMap<ScopeItem, SortedSet<usize>> = SortedMap::new();
     for item in order.iter().rev().filter(|i| parted.contains(i)) {
         let mut mine = inside.remove(item).unwrap_or_default();
         mine.insert(all.last[item]);
@@ -70,7 +76,7 @@ pub(super) fn levels(g: &Graph, parts: &IdVec<Id, BatchPart>) -> Result<Levels, 
         }
         inside.insert(*item, mine);
     }
-    let mut outside: BTreeMap<ScopeItem, usize> = BTreeMap::new();
+    let mut outside: SortedMap<ScopeItem, usize> = SortedMap::new();
     for item in order.iter().filter(|i| !parted.contains(i)) {
         let of = |x: Id| match all.reading(*item, x) {
             Reading::Behind(from) => all.last[&from] + 1,
@@ -111,17 +117,17 @@ fn item_of(g: &Graph, id: Id) -> ScopeItem {
 struct Search<'a> {
     g: &'a Graph,
     parts: &'a IdVec<Id, BatchPart>,
-    values: &'a BTreeMap<ScopeItem, Vec<Id>>,
+    values: &'a SortedMap<ScopeItem, Vec<Id>>,
     /// Items in loops over the parts.
-    parted: &'a BTreeSet<ScopeItem>,
+    parted: &'a SortedSet<ScopeItem>,
     /// The first loop in which each may be made; of what is made outside, the loops that come before it.
-    first: BTreeMap<ScopeItem, usize>,
+    first: SortedMap<ScopeItem, usize>,
     /// The last loop in which each may be made; what is made outside comes before that loop.
-    last: BTreeMap<ScopeItem, usize>,
+    last: SortedMap<ScopeItem, usize>,
 }
 
 impl Search<'_> {
-    fn reads(&self, item: ScopeItem) -> BTreeSet<Id> {
+    fn reads(&self, item: ScopeItem) -> SortedSet<Id> {
         self.values[&item].iter().flat_map(|id| self.g.depends_on(*id)).collect()
     }
 
@@ -183,7 +189,7 @@ impl Search<'_> {
 
     /// A sum over all parts on which an outside value depends.
     fn sum_behind(&self, of: ScopeItem) -> Option<Id> {
-        let (mut todo, mut seen) = (vec![of], BTreeSet::new());
+        let (mut todo, mut seen) = (vec![of], SortedSet::new());
         while let Some(item) = todo.pop() {
             for x in self.reads(item) {
                 match self.reading(item, x) {
@@ -198,7 +204,7 @@ impl Search<'_> {
 
     /// Whether it is made of what is trained or kept, and not of inputs alone.
     fn is_dear(&self, item: ScopeItem) -> bool {
-        let (mut todo, mut seen) = (vec![item], BTreeSet::new());
+        let (mut todo, mut seen) = (vec![item], SortedSet::new());
         while let Some(item) = todo.pop() {
             let leaf =
                 |id: &Id| matches!(self.g.node(*id).op.kind(), Kind::Input(_)) && !is_input(self.g, *id);

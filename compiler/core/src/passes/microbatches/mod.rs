@@ -23,11 +23,11 @@ use levels::{Levels, levels};
 use meshwright_diag::{Diagnostic, Span, codes};
 use meshwright_ops::{Graph, Id};
 use meshwright_plan::{Dim, Microbatches};
+use meshwright_sorted::SortedMap;
 use parts::{BatchPart, Mixed, parts};
 pub(crate) use rebuild::Batch;
 use rebuild::{Open, Rebuild};
 use stages::{NoPipeline, PipelineFix};
-use std::collections::BTreeMap;
 
 /// The dims that a step in parts needs, added to it, and the layout with the rules for them; `None` where the layout asks for
 /// no parts, or the step does not train.
@@ -177,7 +177,7 @@ fn taken(step: &StepGraph, batch: &Batch) -> Result<StepGraph, Untaken> {
     let mut new = Graph::new(dims);
     new.microbatches = Some(batch.parts);
     let mut r =
-        Rebuild { old, new, batch, parts: &parts, now: old.nodes.table(None), given: BTreeMap::new() };
+        Rebuild { old, new, batch, parts: &parts, now: old.nodes.table(None), given: SortedMap::new() };
     all(&mut r, &levels)?;
     let Rebuild { new, now, .. } = r;
     let mut out = step.with_graph(new);

@@ -2,7 +2,7 @@
 
 use meshwright_ops::{Crossing, Graph, Id, InputOpKind, Kind, Role};
 use meshwright_plan::{Dim, IdVec, Monoid};
-use std::collections::BTreeSet;
+use meshwright_sorted::SortedSet;
 
 /// The relation of a value to a part of the batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,7 +102,7 @@ pub(super) fn adds_up(g: &Graph, id: Id, all: &IdVec<Id, BatchPart>) -> bool {
 }
 
 /// The operands that are such sums.
-fn sums_of(g: &Graph, id: Id, all: &IdVec<Id, BatchPart>) -> BTreeSet<usize> {
+fn sums_of(g: &Graph, id: Id, all: &IdVec<Id, BatchPart>) -> SortedSet<usize> {
     let inputs = g.node(id).inputs.iter().enumerate();
     inputs.filter(|(_, x)| open(g, **x, all)).map(|(i, _)| i).collect()
 }

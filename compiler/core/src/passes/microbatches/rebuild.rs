@@ -7,7 +7,7 @@ use crate::passes::stages::Stages;
 use meshwright_diag::Span;
 use meshwright_ops::{Boundary, Crossing, Graph, Id, Index, InputOp, Node, Repeat, RepeatId, SplitDim, Type};
 use meshwright_plan::{DType, Dim, IdVec, Microbatches};
-use std::collections::BTreeMap;
+use meshwright_sorted::SortedMap;
 use std::sync::Arc;
 
 /// The parts of a batch.
@@ -34,7 +34,7 @@ pub(super) struct Rebuild<'a> {
     /// Each value around the loops over the parts.
     pub(super) now: IdVec<Id, Option<Id>>,
     /// Inputs, cut into parts.
-    pub(super) given: BTreeMap<Id, Id>,
+    pub(super) given: SortedMap<Id, Id>,
 }
 
 /// A loop over the parts that is being made.
@@ -42,9 +42,9 @@ pub(super) struct Rebuild<'a> {
 pub(super) struct Open {
     pub(super) of: Option<RepeatId>,
     /// Each value in its body.
-    pub(super) now: BTreeMap<Id, Id>,
+    pub(super) now: SortedMap<Id, Id>,
     /// The loops in it.
-    pub(super) loops: BTreeMap<RepeatId, RepeatId>,
+    pub(super) loops: SortedMap<RepeatId, RepeatId>,
 }
 
 impl Rebuild<'_> {

@@ -12,7 +12,7 @@ use crate::passes::normalize::dead_code;
 use crate::step::step_graph::{OutputKind, StepGraph};
 use meshwright_ops::{Boundary, Crossing, Graph, Id, Repeat, RepeatId};
 use meshwright_plan::{Dim, IdVec};
-use std::collections::{BTreeMap, BTreeSet};
+use meshwright_sorted::{SortedMap, SortedSet};
 use std::sync::Arc;
 
 /// Which copy of a loop something stands in.
@@ -40,7 +40,7 @@ pub(super) fn separated(step: &StepGraph, example: Dim) -> StepGraph {
     }
     let new = Graph::new(g.dims.clone());
     let mut r =
-        Separation { g, parts: &parts, copied: &copied, new, now: BTreeMap::new(), loops: BTreeMap::new() };
+        Separation { g, parts: &parts, copied: &copied, new, now: SortedMap::new(), loops: SortedMap::new() };
     g.ids().for_each(|id| r.value(id));
     r.carries();
     let leaf = |r: &Separation<'_>, id: Id| r.now[&(id, Copy::Parts)];
@@ -116,18 +116,18 @@ struct Copied {
     values: IdVec<Id, bool>,
     late: IdVec<Id, bool>,
     /// The outermost loops that have a copy in front of the parts.
-    ahead: BTreeSet<RepeatId>,
+    ahead: SortedSet<RepeatId>,
     /// Those that have one behind them.
-    behind: BTreeSet<RepeatId>,
+    behind: SortedSet<RepeatId>,
 }
 
 impl Copied {
     fn of(step: &StepGraph, parts: &IdVec<Id, BatchPart>, values: IdVec<Id, bool>) -> Copied {
         let g = &step.graph;
-        let parted: BTreeSet<RepeatId> =
+        let parted: SortedSet<RepeatId> =
             g.ids().filter(|id| parts[*id] != BatchPart::Same).filter_map(|id| nest(g, id)).collect();
         let behind = g.ids().filter(|id| values[*id]).filter_map(|id| nest(g, id)).collect();
-        let mut out = Copied { values, late: late(g, parts), ahead: BTreeSet::new(), behind };
+        let mut out = Copied { values, late: late(g, parts), ahead: SortedSet::new(), behind };
         let of_parted = |x: Id, from: Option<RepeatId>| {
             let of = nest(g, x).filter(|of| Some(*of) != from && parted.contains(of));
             of.filter(|_| parts[x] == BatchPart::Same)
@@ -179,8 +179,8 @@ struct Separation<'a> {
     copied: &'a Copied,
     new: Graph,
     /// Each value, in each copy. A sum that the copy behind the parts reads is there what that reads.
-    now: BTreeMap<(Id, Copy), Id>,
-    loops: BTreeMap<(RepeatId, Copy), RepeatId>,
+    now: SortedMap<(Id, Copy), Id>,
+    loops: SortedMap<(RepeatId, Copy), RepeatId>,
 }
 
 impl Separation<'_> {

@@ -13,7 +13,7 @@ use crate::passes::linear::ScopeItem;
 use crate::passes::stages::Stages;
 use meshwright_ops::{Crossing, Graph, Id, Kind, RepeatId};
 use meshwright_plan::Dim;
-use std::collections::{BTreeMap, BTreeSet};
+use meshwright_sorted::{SortedMap, SortedSet};
 
 /// Place of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -75,8 +75,8 @@ const MOST_AGAIN: usize = 16;
 
 /// A level with a place for each item.
 struct Placed {
-    place: BTreeMap<ScopeItem, StagePlace>,
-    item_of: BTreeMap<Id, ScopeItem>,
+    place: SortedMap<ScopeItem, StagePlace>,
+    item_of: SortedMap<Id, ScopeItem>,
     /// The loop over the layers, forward.
     layers: ScopeItem,
 }
@@ -86,8 +86,8 @@ fn reads(
     r: &Rebuild<'_>,
     item: &ScopeItem,
     levels: &Levels,
-    item_of: &BTreeMap<Id, ScopeItem>,
-) -> BTreeSet<Id> {
+    item_of: &SortedMap<Id, ScopeItem>,
+) -> SortedSet<Id> {
     let all = levels.values[item].iter().flat_map(|id| r.old.depends_on(*id));
     all.filter(|x| item_of.get(x).is_some_and(|from| from != item)).collect()
 }
@@ -133,15 +133,15 @@ fn placed(
     };
     let backward = back.first();
     let last = if backward.is_some() { Last } else { LastForward };
-    let item_of: BTreeMap<Id, ScopeItem> =
+    let item_of: SortedMap<Id, ScopeItem> =
         mine.iter().flat_map(|item| levels.values[item].iter().map(|id| (*id, *item))).collect();
     let reads = |item: &ScopeItem| reads(r, item, levels, &item_of);
     let leaves = |x: Id, how: Crossing| g.boundary(x).is_some_and(|b| b.how == how);
-    let mut place: BTreeMap<ScopeItem, StagePlace> = BTreeMap::from([(*layers, Forward)]);
+    let mut place: SortedMap<ScopeItem, StagePlace> = SortedMap::from([(*layers, Forward)]);
     place.extend(backward.map(|item| (*item, Backward)));
     // Values that are made of the layers' results.
     for item in mine.iter().filter(|item| *item != layers && Some(*item) != backward) {
-        let mut found: BTreeSet<StagePlace> = BTreeSet::new();
+        let mut found: SortedSet<StagePlace> = SortedSet::new();
         for x in reads(item) {
             let from = item_of[&x];
             if from == *layers && leaves(x, Crossing::Final) {
@@ -174,7 +174,7 @@ fn placed(
                     PipelineFix::Carry,
                 );
             }
-            _ if found == BTreeSet::from([Backward, FirstBackward]) => Some((*item, FirstBackward)),
+            _ if found == SortedSet::from([Backward, FirstBackward]) => Some((*item, FirstBackward)),
             _ => {
                 return refuse(
                     first_value(item),
@@ -211,7 +211,7 @@ impl Placed {
             if place.contains_key(item) {
                 continue;
             }
-            let mut users: BTreeSet<StagePlace> = BTreeSet::new();
+            let mut users: SortedSet<StagePlace> = SortedSet::new();
             for user in mine.iter().filter(|user| *user != item) {
                 let read: Vec<Id> = reads(user).into_iter().filter(|x| item_of[x] == *item).collect();
                 if read.is_empty() {
@@ -254,7 +254,7 @@ struct StagedLevel<'r, 'a> {
     r: &'r mut Rebuild<'a>,
     placed: Placed,
     stages: Stages,
-    open: BTreeMap<StagePlace, Open>,
+    open: SortedMap<StagePlace, Open>,
 }
 
 /// Makes a level whose layers are stages.
@@ -266,7 +266,7 @@ pub(super) fn make(
 ) -> Result<(), NoPipeline> {
     let placed = placed(r, mine, levels, &stages)?;
     let over = r.batch.parts.over;
-    let mut open: BTreeMap<StagePlace, Open> = BTreeMap::new();
+    let mut open: SortedMap<StagePlace, Open> = SortedMap::new();
     let backward = placed.place.values().any(|place| *place == Backward);
     let places: &[StagePlace] = match backward {
         true => &[Forward, Backward, First, Last, FirstBackward],
@@ -310,7 +310,7 @@ impl StagedLevel<'_, '_> {
         // Its operands are brought there first.
         let outside = |id: &Id| !values.contains(id);
         let g = self.r.old;
-        let mut reads: BTreeSet<Id> = values.iter().flat_map(|id| g.depends_on(*id)).collect();
+        let mut reads: SortedSet<Id> = values.iter().flat_map(|id| g.depends_on(*id)).collect();
         reads.retain(outside);
         for x in reads {
             self.bring(x, place)?;
@@ -445,7 +445,7 @@ impl StagedLevel<'_, '_> {
 
     /// True for a function of inputs and positions that is cheap to make again.
     fn again(&self, x: Id) -> bool {
-        let (mut todo, mut seen) = (vec![x], BTreeSet::new());
+        let (mut todo, mut seen) = (vec![x], SortedSet::new());
         while let Some(id) = todo.pop() {
             let g = self.r.old;
             let Some(item) = self.placed.item_of.get(&id) else {

@@ -8,7 +8,7 @@ use crate::passes::normalize::rebuild;
 use crate::step::step_graph::StepGraph;
 use meshwright_ops::{Add, Boundary, Crossing, Id, Kind, Node, RepeatId};
 use meshwright_plan::Dim;
-use std::collections::BTreeMap;
+use meshwright_sorted::SortedMap;
 use std::sync::Arc;
 
 /// Joins the sums that leave loops over the parts, counted by `over`.
@@ -31,7 +31,7 @@ pub(super) fn joined(step: &StepGraph, over: Dim) -> StepGraph {
         if node.op.kind() != Kind::Add {
             return new.push(node);
         }
-        let mut groups: BTreeMap<(RepeatId, Vec<Dim>), Vec<usize>> = BTreeMap::new();
+        let mut groups: SortedMap<(RepeatId, Vec<Dim>), Vec<usize>> = SortedMap::new();
         for (slot, x) in g.node(id).inputs.iter().enumerate() {
             if let Some(sum) = sum_of(*x) {
                 groups.entry(sum).or_default().push(slot);

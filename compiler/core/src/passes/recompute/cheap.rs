@@ -10,16 +10,16 @@
 use super::residual::residual;
 use meshwright_ops::{Class, Expand, Graph, Id, Kind, Role, Source};
 use meshwright_plan::{IdVec, Phase};
-use std::collections::{BTreeMap, BTreeSet};
+use meshwright_sorted::{SortedMap, SortedSet};
 
 /// Most operations between a value and what it is made of: their results are all there at once, if no fused map has all of them.
 const MOST_OPERATIONS: usize = 16;
 
 /// Which values of the forward pass are computed again.
-pub(super) fn recomputed(g: &Graph) -> BTreeSet<Id> {
+pub(super) fn recomputed(g: &Graph) -> SortedSet<Id> {
     let facts = Facts::of(g);
-    let mut kept: BTreeSet<Id> = facts.readers.keys().copied().collect();
-    let (mut again, mut needed) = (BTreeSet::new(), BTreeSet::new());
+    let mut kept: SortedSet<Id> = facts.readers.keys().copied().collect();
+    let (mut again, mut needed) = (SortedSet::new(), SortedSet::new());
     // In their order: what an earlier one is made of stays.
     for (v, readers) in &facts.readers {
         let written = readers.iter().any(|r| !g.is_elementwise(*r)) && facts.written[*v];
@@ -27,7 +27,7 @@ pub(super) fn recomputed(g: &Graph) -> BTreeSet<Id> {
             continue;
         }
         kept.remove(v);
-        let mut way = Way { read: BTreeSet::new(), made: BTreeSet::from([*v]) };
+        let mut way = Way { read: SortedSet::new(), made: SortedSet::from([*v]) };
         let bytes = |of: &Id| g.ty(*of).elements(&g.dims) * g.ty(*of).dtype.bytes();
         // Half as much again: small values beside a large one are no reason to keep its results.
         if facts.follows(*v, &kept, &mut way) && 2 * way.read.iter().map(bytes).sum::<usize>() <= 3 * bytes(v)
@@ -44,15 +44,15 @@ pub(super) fn recomputed(g: &Graph) -> BTreeSet<Id> {
 /// Computation of a value from others.
 struct Way {
     /// Kept values that it is made of.
-    read: BTreeSet<Id>,
+    read: SortedSet<Id>,
     /// It, and what is made on the way.
-    made: BTreeSet<Id>,
+    made: SortedSet<Id>,
 }
 
 struct Facts<'a> {
     g: &'a Graph,
     /// Values of the forward pass that the backward pass reads, and what reads them there.
-    readers: BTreeMap<Id, Vec<Id>>,
+    readers: SortedMap<Id, Vec<Id>>,
     /// True for values that may be partial sums.
     partial: IdVec<Id, bool>,
     /// Whether the forward pass reads a value in another way than element by element.
@@ -61,7 +61,7 @@ struct Facts<'a> {
 
 impl Facts<'_> {
     fn of(g: &Graph) -> Facts<'_> {
-        let (mut readers, mut slices) = (BTreeMap::<Id, Vec<Id>>::new(), BTreeMap::new());
+        let (mut readers, mut slices) = (SortedMap::<Id, Vec<Id>>::new(), SortedMap::new());
         for id in g.ids().filter(|id| g.node(*id).origin.phase == Phase::Backward) {
             let node = g.node(id);
             if let Some((v, _)) = residual(g, node) {
@@ -99,7 +99,7 @@ impl Facts<'_> {
     }
 
     /// Whether a value can be made of `kept` ones, and of what is there anyway, in few operations.
-    fn follows(&self, v: Id, kept: &BTreeSet<Id>, way: &mut Way) -> bool {
+    fn follows(&self, v: Id, kept: &SortedSet<Id>, way: &mut Way) -> bool {
         let scope = self.g.node(v).scope;
         self.g.node(v).inputs.iter().all(|x| {
             if kept.contains(x) {
@@ -138,7 +138,7 @@ fn partial(g: &Graph) -> IdVec<Id, bool> {
         let roles = node.op.roles(&g.input_types(id), &node.ty, &g.dims);
         let n = node.inputs.len();
         // A value may be an operand several times, and is then all of these at once.
-        let mut slots = BTreeMap::<Id, BTreeSet<usize>>::new();
+        let mut slots = SortedMap::<Id, SortedSet<usize>>::new();
         for (slot, x) in node.inputs.iter().enumerate() {
             slots.entry(*x).or_default().insert(slot);
         }

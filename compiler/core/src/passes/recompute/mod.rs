@@ -16,9 +16,9 @@ use crate::resolve::{PatternIndex, matches};
 use crate::step::step_graph::StepGraph;
 use meshwright_ops::{Boundary, Crossing, Expand, Graph, Id, Kind, Node, Origin, RepeatId, Source};
 use meshwright_plan::Phase;
+use meshwright_sorted::{SortedMap, SortedSet};
 use residual::residual;
 use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// The loops of the forward pass in which a value is, and for each the loop in which it is made again, outermost first.
@@ -31,7 +31,8 @@ pub(crate) fn recompute(step: StepGraph, layout: &Layout) -> StepGraph {
         return step;
     }
     let named = named(&step.graph, &layout.recompute).into_keys().map(Arc::from).collect();
-    let mut again = Again { named, cheap: BTreeSet::new(), made: BTreeMap::new(), crossed: BTreeMap::new() };
+    let mut again =
+        Again { named, cheap: SortedSet::new(), made: SortedMap::new(), crossed: SortedMap::new() };
     let out = rebuild(&step, |g, mut node, old| {
         if cheap.contains(&old) {
             let id = again.push(g, node);
@@ -56,10 +57,10 @@ pub(crate) fn recompute(step: StepGraph, layout: &Layout) -> StepGraph {
 }
 
 /// The names of values that a `recompute` names, and by which of its patterns: two of them at most.
-pub(crate) fn named(g: &Graph, patterns: &[Arc<str>]) -> BTreeMap<String, Vec<usize>> {
-    let first: BTreeMap<&str, usize> = patterns.iter().enumerate().rev().map(|(i, p)| (&**p, i)).collect();
+pub(crate) fn named(g: &Graph, patterns: &[Arc<str>]) -> SortedMap<String, Vec<usize>> {
+    let first: SortedMap<&str, usize> = patterns.iter().enumerate().rev().map(|(i, p)| (&**p, i)).collect();
     let index = PatternIndex::new(first.into_iter().map(|(p, i)| (i, p)));
-    let names: BTreeSet<Cow<'_, str>> =
+    let names: SortedSet<Cow<'_, str>> =
         g.ids().filter_map(|id| recomputed_names(g.node(id))).flatten().collect();
     let by = |name: &str| -> Vec<usize> {
         index.candidates(name).into_iter().filter(|i| matches(&patterns[*i], name)).take(2).collect()
@@ -70,13 +71,13 @@ pub(crate) fn named(g: &Graph, patterns: &[Arc<str>]) -> BTreeMap<String, Vec<us
 
 struct Again {
     /// The names of values that the layout names.
-    named: BTreeSet<Arc<str>>,
+    named: SortedSet<Arc<str>>,
     /// What is cheap.
-    cheap: BTreeSet<Id>,
+    cheap: SortedSet<Id>,
     /// Clones, and forward values as a backward loop reads them, by the innermost backward loop.
-    made: BTreeMap<(Option<RepeatId>, Id), Id>,
+    made: SortedMap<(Option<RepeatId>, Id), Id>,
     /// What crosses boundaries already.
-    crossed: BTreeMap<(RepeatId, Crossing, Id), Id>,
+    crossed: SortedMap<(RepeatId, Crossing, Id), Id>,
 }
 
 impl Again {

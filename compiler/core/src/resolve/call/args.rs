@@ -5,8 +5,8 @@ use meshwright_diag::foreign::{WordPlace, advised};
 use meshwright_diag::{Diagnostic, MAX_REPORTED, Span, codes};
 use meshwright_ops::signature::Unset;
 use meshwright_ops::signature::{Given, Signature};
+use meshwright_sorted::SortedMap;
 use meshwright_syntax::ast::{Arg, Expr, Name};
-use std::collections::BTreeMap;
 
 /// Assignment of an argument to a parameter.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -104,7 +104,7 @@ pub(super) fn bind<'e>(
 ) -> Option<Vec<Option<&'e Expr>>> {
     // Names can be said of these; of two of one name the first is meant.
     let can = slots.iter().enumerate().filter(|(_, s)| s.by != By::Place);
-    let by_name: BTreeMap<&str, usize> = can.rev().map(|(k, s)| (s.name, k)).collect();
+    let by_name: SortedMap<&str, usize> = can.rev().map(|(k, s)| (s.name, k)).collect();
     let places = slots.iter().filter(|s| s.by != By::Name).count();
     let mut b = Binder { callee, slots, by_name, places, out: vec![None; slots.len()], errors: Vec::new() };
     let mut named: Option<Span> = None;
@@ -133,7 +133,7 @@ struct Binder<'b, 'e> {
     callee: &'b Callee<'b>,
     slots: &'b [Slot<'b>],
     /// Parameters that can be named.
-    by_name: BTreeMap<&'b str, usize>,
+    by_name: SortedMap<&'b str, usize>,
     /// Number of parameters that can be given by position.
     places: usize,
     out: Vec<Option<&'e Expr>>,

@@ -7,8 +7,8 @@ use crate::resolve::scope::Val;
 use meshwright_diag::{Diagnostic, Span, codes};
 use meshwright_ops::{Graph, Id, InRange, Kind, Op, Shift, Source, Value};
 use meshwright_plan::{DType, Dim};
+use meshwright_sorted::SortedSet;
 use meshwright_syntax::ast::{Call, ExprKind, Name};
-use std::collections::BTreeSet;
 
 /// The least and the greatest that elements may be.
 type Bounds = (i64, i64);
@@ -144,7 +144,7 @@ impl<'a> Resolver<'a> {
 
     /// Notes all dims whose sizes bound a value.
     fn capture_sizes(&mut self, id: Id) {
-        let (mut todo, mut seen) = (vec![id], BTreeSet::new());
+        let (mut todo, mut seen) = (vec![id], SortedSet::new());
         while let Some(id) = todo.pop() {
             let n = self.graph.node(id);
             if n.ty.dtype.is_float() || !seen.insert(id) {

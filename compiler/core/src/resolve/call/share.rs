@@ -5,8 +5,8 @@ use crate::resolve::report::{listed, nearest};
 use crate::resolve::scope::Val;
 use meshwright_diag::{Diagnostic, Near, Span, codes};
 use meshwright_ops::{Id, InputOp, Kind, RepeatId};
+use meshwright_sorted::SortedSet;
 use meshwright_syntax::ast::{Call, Layer, Variable};
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 impl<'a> Resolver<'a> {
@@ -83,7 +83,7 @@ impl<'a> Resolver<'a> {
             })
         };
         let of = self.owners.iter().filter(|(_, o)| o.0 == layer);
-        let names: BTreeSet<String> = of.filter_map(|(path, _)| below(path)).collect();
+        let names: SortedSet<String> = of.filter_map(|(path, _)| below(path)).collect();
         let each = || names.iter().map(String::as_str);
         let d = Diagnostic::error(codes::E0201, format!("no call of `{layer}` before this one is `{first}`"))
             .at(at, "not known");

@@ -11,8 +11,8 @@ use meshwright_diag::foreign::{Advice, WordPlace, advice};
 use meshwright_diag::{Diagnostic, Near, Span, codes};
 use meshwright_ops::{Class, InputOp, InputOpKind, Origin, RepeatId, Type};
 use meshwright_plan::{DType, Dim, Init, InputDecl, Phase};
+use meshwright_sorted::SortedSet;
 use meshwright_syntax::ast::{ExprKind, Input, Name, Variable};
-use std::collections::BTreeSet;
 
 /// Initializers with their parameters.
 pub(crate) const INITIALIZERS: [(&str, [&str; 2]); 3] =
@@ -167,7 +167,7 @@ impl<'a> Resolver<'a> {
 
     /// A tensor never holds one dim twice.
     fn distinct(&mut self, dims: &[Dim], written: &'a [Name], of: &Name) -> bool {
-        let mut before = BTreeSet::new();
+        let mut before = SortedSet::new();
         let Some(k) = dims.iter().position(|d| !before.insert(*d)) else { return true };
         let name = self.graph.dims.name(dims[k]).to_string();
         // Names may be lists, so each dim is traced back to the name it came from.

@@ -9,11 +9,11 @@ use crate::resolve::number::{self, Konst, Num};
 use crate::resolve::report::{Report, circle, listed, nearest};
 use meshwright_diag::{Diagnostic, Span, codes};
 use meshwright_plan::{Dim, Dims};
+use meshwright_sorted::Entry;
+use meshwright_sorted::SortedMap;
 use meshwright_syntax::ast::{
     Binding, Call, Expr, ExprKind, ItemKind, Layer, ModelFile, Name, SizePreset, UnaryOp,
 };
-use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
 
 /// The deepest nesting of expressions and calls together. The thread that resolves has the stack for it.
 pub(in crate::resolve) const MAX_DEPTH: usize = 2048;
@@ -27,9 +27,9 @@ const MAX_CHAIN: usize = 1000;
 #[derive(Clone, Default)]
 pub(in crate::resolve) struct Globals<'a> {
     /// Dims by name; `None` where the size is in error.
-    pub(in crate::resolve) dims: BTreeMap<&'a str, (Span, Option<Dim>)>,
+    pub(in crate::resolve) dims: SortedMap<&'a str, (Span, Option<Dim>)>,
     /// Consts by name; `None` where the value is in error.
-    pub(in crate::resolve) consts: BTreeMap<&'a str, (Span, Option<Konst>)>,
+    pub(in crate::resolve) consts: SortedMap<&'a str, (Span, Option<Konst>)>,
     pub(in crate::resolve) layers: Layers<'a>,
     /// The dims in order of declaration.
     pub(in crate::resolve) names: Dims,
@@ -41,7 +41,7 @@ pub(in crate::resolve) struct Globals<'a> {
 pub(crate) fn evaluated(
     declared: &Declarations,
     sizes: &[(String, usize)],
-) -> Option<(Dims, BTreeMap<String, f64>)> {
+) -> Option<(Dims, SortedMap<String, f64>)> {
     let mut report = Report::default();
     let mut b = Builder::new(&mut report);
     for d in declared.list.iter() {
@@ -59,7 +59,7 @@ pub(crate) fn evaluated(
 
 impl Globals<'_> {
     /// The consts that have a value, by name.
-    pub(in crate::resolve) fn consts(&self) -> BTreeMap<String, f64> {
+    pub(in crate::resolve) fn consts(&self) -> SortedMap<String, f64> {
         let value = |(name, (_, value)): (&&str, &(Span, Option<Konst>))| {
             Some((name.to_string(), value.as_ref()?.num().f64()))
         };
@@ -97,7 +97,7 @@ struct Declaration<'a> {
 
 struct Builder<'a, 'r> {
     entries: Vec<Declaration<'a>>,
-    index: BTreeMap<&'a str, usize>,
+    index: SortedMap<&'a str, usize>,
     /// Entries that are being evaluated.
     open: Vec<usize>,
     /// Nesting of the expressions under evaluation, through all the names that lead on.
@@ -114,7 +114,7 @@ pub(in crate::resolve) fn globals<'a>(
     report: &mut Report,
 ) -> Globals<'a> {
     let mut b = Builder::new(report);
-    let mut layers: BTreeMap<&'a str, &'a Layer> = BTreeMap::new();
+    let mut layers: SortedMap<&'a str, &'a Layer> = SortedMap::new();
     let mut presets = Presets::default();
     let calls = calls(files);
     for item in files.iter().flat_map(|f| &f.items) {
@@ -145,11 +145,11 @@ pub(in crate::resolve) fn globals<'a>(
 #[derive(Default)]
 struct Presets<'a> {
     list: Vec<&'a SizePreset>,
-    by_name: BTreeMap<&'a str, &'a SizePreset>,
+    by_name: SortedMap<&'a str, &'a SizePreset>,
 }
 
 /// The first call of each name in layers and models.
-fn calls<'a>(files: &[&'a ModelFile]) -> BTreeMap<&'a str, &'a Call> {
+fn calls<'a>(files: &[&'a ModelFile]) -> SortedMap<&'a str, &'a Call> {
     let mut found = Contents::default();
     for item in files.iter().flat_map(|f| &f.items) {
         match &item.kind {
@@ -158,7 +158,7 @@ fn calls<'a>(files: &[&'a ModelFile]) -> BTreeMap<&'a str, &'a Call> {
             _ => {}
         }
     }
-    let mut first = BTreeMap::new();
+    let mut first = SortedMap::new();
     found.calls.into_iter().for_each(|c| {
         first.entry(c.name.text.as_str()).or_insert(c);
     });
@@ -169,7 +169,7 @@ impl<'a, 'r> Builder<'a, 'r> {
     fn new(report: &'r mut Report) -> Self {
         Builder {
             entries: Vec::new(),
-            index: BTreeMap::new(),
+            index: SortedMap::new(),
             open: Vec::new(),
             depth: 0,
             too_deep: false,
@@ -252,8 +252,8 @@ impl<'a, 'r> Builder<'a, 'r> {
     fn layer(
         &mut self,
         layer: &'a Layer,
-        calls: &BTreeMap<&str, &Call>,
-        layers: &mut BTreeMap<&'a str, &'a Layer>,
+        calls: &SortedMap<&str, &Call>,
+        layers: &mut SortedMap<&'a str, &'a Layer>,
     ) {
         let name = &layer.name;
         if is_built_in(&name.text) {
@@ -273,7 +273,7 @@ impl<'a, 'r> Builder<'a, 'r> {
         } else {
             layers.insert(&name.text, layer);
         }
-        let mut params: BTreeMap<&str, &Name> = BTreeMap::new();
+        let mut params: SortedMap<&str, &Name> = SortedMap::new();
         for p in &layer.params {
             match params.entry(&p.name.text) {
                 Entry::Occupied(first) => self.twice("parameter", first.get(), &p.name),
@@ -288,7 +288,7 @@ impl<'a, 'r> Builder<'a, 'r> {
     fn presets(&mut self, presets: &[&'a SizePreset], size: Option<&str>) {
         for preset in presets {
             let chosen = size == Some(&preset.name.text);
-            let mut values: BTreeMap<&str, &Name> = BTreeMap::new();
+            let mut values: SortedMap<&str, &Name> = SortedMap::new();
             for b in &preset.values {
                 if self.report.is_full_of_errors() {
                     return;

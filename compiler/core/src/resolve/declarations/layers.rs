@@ -3,17 +3,18 @@
 use crate::resolve::call::calls::{Contents, calls_of, contents};
 use crate::resolve::report::Report;
 use meshwright_diag::{Diagnostic, Span, codes};
+use meshwright_sorted::{SortedMap, SortedSet};
 use meshwright_syntax::ast::Layer;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::VecDeque;
 
 /// The layers of all files.
 #[derive(Default, Clone)]
 pub(in crate::resolve) struct Layers<'a> {
-    pub(in crate::resolve) by_name: BTreeMap<&'a str, &'a Layer>,
+    pub(in crate::resolve) by_name: SortedMap<&'a str, &'a Layer>,
     /// Layers that hold parameters, themselves or through a layer that they call.
-    pub(in crate::resolve) owning: BTreeSet<&'a str>,
+    pub(in crate::resolve) owning: SortedSet<&'a str>,
     /// Layers that call themselves or another such layer: their calls would never end.
-    pub(in crate::resolve) endless: BTreeSet<&'a str>,
+    pub(in crate::resolve) endless: SortedSet<&'a str>,
 }
 
 struct Shape<'a> {
@@ -24,15 +25,15 @@ struct Shape<'a> {
 
 impl<'a> Layers<'a> {
     /// Sorts the layers out; circles are reported.
-    pub(in crate::resolve) fn new(by_name: BTreeMap<&'a str, &'a Layer>, report: &mut Report) -> Self {
-        let mut shapes: BTreeMap<&'a str, Shape<'a>> = BTreeMap::new();
+    pub(in crate::resolve) fn new(by_name: SortedMap<&'a str, &'a Layer>, report: &mut Report) -> Self {
+        let mut shapes: SortedMap<&'a str, Shape<'a>> = SortedMap::new();
         for (name, layer) in &by_name {
             let mut c = Contents::default();
             contents(&layer.body, &mut c);
             for default in layer.params.iter().filter_map(|p| p.default.as_ref()) {
                 calls_of(default, &mut |call| c.calls.push(call));
             }
-            let mut seen = BTreeSet::new();
+            let mut seen = SortedSet::new();
             let calls = c.calls.iter().filter_map(|call| {
                 let (callee, _) = by_name.get_key_value(call.name.text.as_str())?;
                 seen.insert(*callee).then_some((*callee, call.name.span))
@@ -45,9 +46,9 @@ impl<'a> Layers<'a> {
     }
 
     /// Sorts layers after the layers that they call. A layer that is never reached is on a cycle or leads to one.
-    fn sort(&mut self, shapes: &BTreeMap<&'a str, Shape<'a>>, report: &mut Report) {
-        let mut callers: BTreeMap<&'a str, Vec<&'a str>> = BTreeMap::new();
-        let mut waits: BTreeMap<&'a str, usize> = BTreeMap::new();
+    fn sort(&mut self, shapes: &SortedMap<&'a str, Shape<'a>>, report: &mut Report) {
+        let mut callers: SortedMap<&'a str, Vec<&'a str>> = SortedMap::new();
+        let mut waits: SortedMap<&'a str, usize> = SortedMap::new();
         let mut ready: VecDeque<&'a str> = VecDeque::new();
         for (name, shape) in shapes {
             waits.insert(name, shape.callees.len());
@@ -56,7 +57,7 @@ impl<'a> Layers<'a> {
                 ready.push_back(name);
             }
         }
-        let mut reported: BTreeSet<&'a str> = BTreeSet::new();
+        let mut reported: SortedSet<&'a str> = SortedSet::new();
         loop {
             while let Some(name) = ready.pop_front() {
                 waits.remove(name);
@@ -91,12 +92,12 @@ impl<'a> Layers<'a> {
 
 /// A circle among the layers that wait, as steps `(layer, place of its call of the next one)`.
 fn circle<'a>(
-    shapes: &BTreeMap<&'a str, Shape<'a>>,
-    waits: &BTreeMap<&'a str, usize>,
+    shapes: &SortedMap<&'a str, Shape<'a>>,
+    waits: &SortedMap<&'a str, usize>,
     start: &'a str,
 ) -> Vec<(&'a str, Span)> {
     let mut path: Vec<(&'a str, Span)> = Vec::new();
-    let mut passed: BTreeMap<&'a str, usize> = BTreeMap::new();
+    let mut passed: SortedMap<&'a str, usize> = SortedMap::new();
     let mut at = start;
     loop {
         if let Some(k) = passed.insert(at, path.len()) {

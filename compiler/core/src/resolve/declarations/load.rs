@@ -2,8 +2,8 @@
 
 use crate::resolve::report::Report;
 use meshwright_diag::{Diagnostic, FileId, Outcome, Span, codes};
+use meshwright_sorted::SortedMap;
 use meshwright_syntax::ast::{ItemKind, ModelFile, Use};
-use std::collections::BTreeMap;
 
 /// Gives the parsed file of a path that `use` names at a place, or says why not. The path is relative to the file of that
 /// place. One file must get one [`FileId`], however often it is asked for: by it files are told apart.
@@ -22,7 +22,7 @@ struct Loading<'r, 'l> {
     done: Vec<FileId>,
     files: Vec<ModelFile>,
     /// Which file a path was in the file that uses it: nothing is read twice.
-    known: BTreeMap<(FileId, String), FileId>,
+    known: SortedMap<(FileId, String), FileId>,
     asked: usize,
 }
 
@@ -34,8 +34,15 @@ pub(in crate::resolve) fn used_files(
 ) -> Vec<ModelFile> {
     let id = file.items.first().map(|i| i.span.file);
     let open = id.map(|id| (id, None)).into_iter().collect();
-    let mut loading =
-        Loading { load, report, open, done: Vec::new(), files: Vec::new(), known: BTreeMap::new(), asked: 0 };
+    let mut loading = Loading {
+        load,
+        report,
+        open,
+        done: Vec::new(),
+        files: Vec::new(),
+        known: SortedMap::new(),
+        asked: 0,
+    };
     loading.visit(file);
     loading.files
 }

@@ -6,8 +6,8 @@ use crate::resolve::scope::Val;
 use meshwright_diag::{Diagnostic, Span, codes};
 use meshwright_ops::{Crossing, Id};
 use meshwright_plan::Dim;
+use meshwright_sorted::SortedSet;
 use meshwright_syntax::ast::{Expr, Name};
-use std::collections::BTreeSet;
 
 impl<'a> Resolver<'a> {
     /// `names = value`, where all names are states or in error; false, with nothing done, where one is not.
@@ -144,7 +144,7 @@ impl<'a> Resolver<'a> {
         if self.report.any_error() {
             return;
         }
-        let mut told: BTreeSet<Span> = BTreeSet::new();
+        let mut told: SortedSet<Span> = SortedSet::new();
         for (i, s) in self.states.iter().enumerate() {
             // A layer that is called several times is told of once.
             if self.assigned.contains_key(&i) || !told.insert(s.span) {

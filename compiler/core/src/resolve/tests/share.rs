@@ -53,7 +53,7 @@ fn states_go_on_from_call_to_call() {
     let train = crate::specialized(&p, true);
     let next = train.states[0].next.unwrap();
     let mut below = vec![next];
-    let mut means = std::collections::BTreeSet::new();
+    let mut means = meshwright_sorted::SortedSet::new();
     while let Some(id) = below.pop() {
         let n = train.graph.node(id);
         if n.op.name() == "mean" {

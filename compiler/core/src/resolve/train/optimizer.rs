@@ -10,8 +10,8 @@ use crate::step::optimizers::{self, Accepts, Choices, Chosen, OPTIMIZERS, Optimi
 use meshwright_diag::{Diagnostic, Span, codes};
 use meshwright_ops::Id;
 use meshwright_plan::Dim;
+use meshwright_sorted::SortedSet;
 use meshwright_syntax::ast::{Call, Expr, Name};
-use std::collections::BTreeSet;
 
 /// Optimizers of other systems that are not built.
 const NOT_YET: [&str; 5] = ["rmsprop", "adagrad", "shampoo", "muon", "lars"];
@@ -187,7 +187,7 @@ impl<'a> Resolver<'a> {
                 let ty = self.graph.ty(id);
                 // Along a loop a setting may differ: each iteration has parameters of its own.
                 let stacks = self.params.iter().flat_map(|p| &self.graph.ty(p.id).dims[..p.stack]);
-                let loops: BTreeSet<Dim> = stacks.copied().filter(|_| what != "ema").collect();
+                let loops: SortedSet<Dim> = stacks.copied().filter(|_| what != "ema").collect();
                 if !ty.dims.iter().all(|d| loops.contains(d)) || !ty.dtype.is_float() {
                     let text = format!("`{what}` is not one float");
                     let d = Diagnostic::error(codes::E0216, text)

@@ -15,7 +15,7 @@ use super::pass::{BackwardLoop, BackwardPass, backward};
 use crate::step::stack_part::StackPart;
 use meshwright_ops::{Class, Crossing, Expand, Id, Kind, Node, Origin, RepeatId, Source};
 use meshwright_plan::{Dim, Phase};
-use std::collections::BTreeMap;
+use meshwright_sorted::SortedMap;
 
 impl BackwardPass<'_> {
     pub(super) fn differentiate_loop(&mut self, forward: RepeatId) {
@@ -49,7 +49,7 @@ impl BackwardPass<'_> {
         self.open.push(BackwardLoop {
             forward,
             backward: reversed,
-            captured: BTreeMap::new(),
+            captured: SortedMap::new(),
             slices: vec![],
         });
         first.into_iter().for_each(|(x, dy)| self.give(x, dy));

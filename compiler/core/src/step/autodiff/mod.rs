@@ -13,8 +13,8 @@ use crate::passes::linear::{ScopeItem, bodies, items, items_of};
 use crate::program::ParamDecl;
 use meshwright_ops::{Class, Crossing, Graph, Id, Kind, RepeatId};
 use meshwright_plan::IdVec;
+use meshwright_sorted::{SortedMap, SortedSet};
 use pass::{BackwardPass, backward};
-use std::collections::{BTreeMap, BTreeSet};
 
 /// Appends the backward pass. Returns the gradient of `loss` for each of `params`, with the parameter's dims.
 pub fn gradients(g: &mut Graph, loss: Id, params: &[&ParamDecl]) -> Vec<Id> {
@@ -23,7 +23,7 @@ pub fn gradients(g: &mut Graph, loss: Id, params: &[&ParamDecl]) -> Vec<Id> {
 
 /// The same of the loss times `scale`, a value of its dtype.
 pub(crate) fn scaled_gradients(g: &mut Graph, loss: Id, params: &[&ParamDecl], scale: Option<Id>) -> Vec<Id> {
-    let wanted: BTreeSet<Id> = params.iter().map(|p| p.id).collect();
+    let wanted: SortedSet<Id> = params.iter().map(|p| p.id).collect();
     let needs = needs(g, &wanted);
     let only_renamed = only_renamed(g);
     g.cursor = backward(g, loss, Class::Value);
@@ -38,10 +38,10 @@ pub(crate) fn scaled_gradients(g: &mut Graph, loss: Id, params: &[&ParamDecl], s
         wanted,
         needs,
         only_renamed,
-        cotangents: BTreeMap::from([(loss, vec![seed])]),
-        found: BTreeMap::new(),
+        cotangents: SortedMap::from([(loss, vec![seed])]),
+        found: SortedMap::new(),
         open: Vec::new(),
-        brought: BTreeMap::new(),
+        brought: SortedMap::new(),
     };
     pass.walk(None);
     let BackwardPass { g, found, .. } = pass;
@@ -63,8 +63,8 @@ pub(crate) fn scaled_gradients(g: &mut Graph, loss: Id, params: &[&ParamDecl], s
 }
 
 /// Values that a single rename reads and nothing else.
-fn only_renamed(g: &Graph) -> BTreeSet<Id> {
-    let (mut once, mut more) = (BTreeSet::new(), BTreeSet::new());
+fn only_renamed(g: &Graph) -> SortedSet<Id> {
+    let (mut once, mut more) = (SortedSet::new(), SortedSet::new());
     for id in g.ids() {
         let renames = matches!(g.node(id).op.kind(), Kind::Rename { .. });
         for x in g.depends_on(id) {
@@ -77,7 +77,7 @@ fn only_renamed(g: &Graph) -> BTreeSet<Id> {
 }
 
 /// Which values depend on one of those wanted.
-pub(crate) fn needs(g: &Graph, wanted: &BTreeSet<Id>) -> IdVec<Id, bool> {
+pub(crate) fn needs(g: &Graph, wanted: &SortedSet<Id>) -> IdVec<Id, bool> {
     let mut needs = g.nodes.table(false);
     loop {
         let mut changed = false;
@@ -93,8 +93,8 @@ pub(crate) fn needs(g: &Graph, wanted: &BTreeSet<Id>) -> IdVec<Id, bool> {
 }
 
 /// What leaves each loop, in order.
-fn outs(g: &Graph) -> BTreeMap<RepeatId, Vec<(Id, Crossing)>> {
-    let mut out: BTreeMap<RepeatId, Vec<(Id, Crossing)>> = BTreeMap::new();
+fn outs(g: &Graph) -> SortedMap<RepeatId, Vec<(Id, Crossing)>> {
+    let mut out: SortedMap<RepeatId, Vec<(Id, Crossing)>> = SortedMap::new();
     for id in g.ids() {
         if let Some(b) = g.boundary(id).filter(|b| b.how.leaves()) {
             out.entry(b.of).or_default().push((id, b.how));

@@ -3,7 +3,7 @@
 use crate::step::stack_part::StackPart;
 use meshwright_ops::{Class, Crossing, Graph, Id, Kind, Node, Origin, Precision, RepeatId, Type};
 use meshwright_plan::{IdVec, Phase};
-use std::collections::{BTreeMap, BTreeSet};
+use meshwright_sorted::{SortedMap, SortedSet};
 use std::sync::Arc;
 
 /// A loop that is being differentiated.
@@ -13,7 +13,7 @@ pub(super) struct BackwardLoop {
     /// Its gradient.
     pub(super) backward: RepeatId,
     /// Parts, in the backward body, of cotangents of values around the loop.
-    pub(super) captured: BTreeMap<Id, Vec<Id>>,
+    pub(super) captured: SortedMap<Id, Vec<Id>>,
     /// Values around the loop of which the body reads slices, with the cotangents of these.
     pub(super) slices: Vec<(Id, Id)>,
 }
@@ -22,21 +22,21 @@ pub(super) struct BackwardLoop {
 pub(super) struct BackwardPass<'g> {
     pub(super) g: &'g mut Graph,
     /// The values of the body of each loop, and what leaves it.
-    pub(super) bodies: BTreeMap<RepeatId, Vec<Id>>,
-    pub(super) outs: BTreeMap<RepeatId, Vec<(Id, Crossing)>>,
-    pub(super) wanted: BTreeSet<Id>,
+    pub(super) bodies: SortedMap<RepeatId, Vec<Id>>,
+    pub(super) outs: SortedMap<RepeatId, Vec<(Id, Crossing)>>,
+    pub(super) wanted: SortedSet<Id>,
     /// The parts of stacked parameters whose gradients nothing reads.
-    pub(super) frozen: BTreeMap<Id, &'g [StackPart]>,
+    pub(super) frozen: SortedMap<Id, &'g [StackPart]>,
     pub(super) needs: IdVec<Id, bool>,
     /// Values of the forward pass that a rename alone reads.
-    pub(super) only_renamed: BTreeSet<Id>,
+    pub(super) only_renamed: SortedSet<Id>,
     /// The parts of the cotangent of each value that has not been visited yet.
-    pub(super) cotangents: BTreeMap<Id, Vec<Id>>,
-    pub(super) found: BTreeMap<Id, Id>,
+    pub(super) cotangents: SortedMap<Id, Vec<Id>>,
+    pub(super) found: SortedMap<Id, Id>,
     /// The loops in whose bodies the walk is, outermost first.
     pub(super) open: Vec<BackwardLoop>,
     /// Values of a body as the backward loop that is named reads them.
-    pub(super) brought: BTreeMap<(RepeatId, Id), Id>,
+    pub(super) brought: SortedMap<(RepeatId, Id), Id>,
 }
 
 impl BackwardPass<'_> {

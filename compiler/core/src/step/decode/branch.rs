@@ -5,7 +5,7 @@ use super::rebuild::free;
 use crate::step::step_graph::{OutputKind, StepGraph, StepOutput};
 use meshwright_ops::{Graph, Id, InputOp, InputOpKind, Kind, Rename, Type};
 use meshwright_plan::{DType, Dim, InputDecl};
-use std::collections::BTreeMap;
+use meshwright_sorted::SortedMap;
 
 /// A step that gives each sequence what another one has kept.
 #[derive(Clone, Debug)]
@@ -68,7 +68,7 @@ pub fn branch(from: &Decoding, to: &Decoding) -> Option<Branching> {
 }
 
 /// The states of a decoding, by path.
-fn leaves(of: &Decoding) -> BTreeMap<String, (&Graph, Id)> {
+fn leaves(of: &Decoding) -> SortedMap<String, (&Graph, Id)> {
     let g = &of.step.graph;
     let leaf = |id: Id| match g.node(id).op.kind() {
         Kind::Input(InputOpKind::State { path, .. }) => Some((path, (g, id))),

@@ -3,12 +3,12 @@
 use super::rebuild::Refusal;
 use meshwright_ops::{F64Tensor, Graph, Id, Kind, Source};
 use meshwright_plan::{Dim, IdVec};
-use std::collections::{BTreeMap, BTreeSet};
+use meshwright_sorted::{SortedMap, SortedSet};
 
 /// For every dim that `seq` is renamed to, some comparison of positions must be false for all later ones: the causal mask.
 pub(super) fn only_the_past(g: &Graph, seq: Dim) -> Result<(), Refusal> {
     let along = along(g);
-    let mut masked: BTreeSet<Dim> = BTreeSet::new();
+    let mut masked: SortedSet<Dim> = SortedSet::new();
     for id in g.ids().filter(|id| matches!(g.node(*id).op.name(), "<" | "<=" | ">" | ">=")) {
         let [Some(a), Some(b)] = [0, 1].map(|i| along[g.node(id).inputs[i]].clone()) else { continue };
         for (key, other) in [(a.clone(), b.clone()), (b, a)] {
@@ -63,8 +63,8 @@ fn hides_later(g: &Graph, comparison: Id, key: Dim, seq: Dim) -> bool {
 
 /// A value that is a function of positions.
 fn number(g: &Graph, id: Id) -> F64Tensor {
-    let mut values: BTreeMap<Id, F64Tensor> = BTreeMap::new();
-    let mut needed = BTreeSet::from([id]);
+    let mut values: SortedMap<Id, F64Tensor> = SortedMap::new();
+    let mut needed = SortedSet::from([id]);
     let mut todo = vec![id];
     while let Some(id) = todo.pop() {
         todo.extend(g.node(id).inputs.iter().filter(|x| needed.insert(**x)));

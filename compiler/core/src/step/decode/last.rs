@@ -4,7 +4,7 @@ use super::rebuild::{Rebuild, same_dims};
 use crate::step::step_graph::{OutputKind, StepOutput};
 use meshwright_ops::{Contract, Expand, Graph, Id, Kind, LogSumExp, Op, OpError, arg_extreme};
 use meshwright_plan::{DType, Dim, IdVec, Monoid};
-use std::collections::BTreeMap;
+use meshwright_sorted::SortedMap;
 use std::sync::Arc;
 
 /// What a step gives of one position of each sequence.
@@ -24,7 +24,7 @@ impl Rebuild<'_> {
     /// most of all the product with the vocabulary.
     pub(super) fn at_last(&mut self, value: Id, position: Id) -> Result<Id, OpError> {
         let needed = self.needed();
-        self.alone(value, position, &needed, &mut BTreeMap::new())
+        self.alone(value, position, &needed, &mut SortedMap::new())
     }
 
     /// What loops and caches need at all new positions.
@@ -46,7 +46,7 @@ impl Rebuild<'_> {
         id: Id,
         position: Id,
         needed: &IdVec<Id, bool>,
-        known: &mut BTreeMap<Id, Id>,
+        known: &mut SortedMap<Id, Id>,
     ) -> Result<Id, OpError> {
         if let Some(known) = known.get(&id) {
             return Ok(*known);

@@ -21,8 +21,8 @@ pub use last::DecodedOutput;
 use meshwright_diag::{Diagnostic, Outcome, Span, codes};
 use meshwright_ops::{Graph, Id, InputOp, InputOpKind, Type};
 use meshwright_plan::{DType, Dim, Dims, InputDecl};
+use meshwright_sorted::SortedSet;
 use rebuild::{Rebuild, Refusal, Sequence, free};
-use std::collections::BTreeSet;
 
 /// A step that computes new positions of sequences.
 #[derive(Clone, Debug)]
@@ -39,7 +39,7 @@ pub struct Decoding {
     pub row: Option<Dim>,
     /// Dims of new positions: these may be gathered though no rule says so, because each device takes of them what belongs to its
     /// part of a cache.
-    pub gathered: BTreeSet<Dim>,
+    pub gathered: SortedSet<Dim>,
     /// Positions of the cache.
     pub context: usize,
     /// Positions that the step computes.
@@ -119,7 +119,7 @@ fn decoded(step: &StepGraph, seq: Dim, of: NewPositions) -> Result<Decoding, Ref
     let example = inputs.first().and_then(|i| i.dims.first().copied()).filter(|d| *d != seq);
     let rows: Vec<Dim> =
         example.filter(|d| of_positions.is_some_and(|i| i.dims.contains(d))).into_iter().collect();
-    let taken: BTreeSet<String> = inputs.iter().map(|i| i.name.clone()).collect();
+    let taken: SortedSet<String> = inputs.iter().map(|i| i.name.clone()).collect();
     let start = free(|n| taken.contains(n), "start".into());
     let last = free(|n| taken.contains(n), "last".into());
     for input in &mut inputs {

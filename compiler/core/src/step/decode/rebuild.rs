@@ -6,7 +6,7 @@ use meshwright_ops::{
     Kind, Node, Op, Origin, Rename, Role, Source, Type,
 };
 use meshwright_plan::{DType, Dim, IdVec, Init};
-use std::collections::{BTreeMap, BTreeSet};
+use meshwright_sorted::{SortedMap, SortedSet};
 use std::sync::Arc;
 
 /// Why a value cannot be decoded: a place, and words.
@@ -77,9 +77,9 @@ pub(super) struct Rebuild<'a> {
     /// The new positions.
     positions: Option<Id>,
     /// The dims that `seq` is renamed to.
-    pub(super) keys: BTreeSet<Dim>,
+    pub(super) keys: SortedSet<Dim>,
     /// States by value and dim, so that each exists once.
-    kept: BTreeMap<(Id, Dim), Id>,
+    kept: SortedMap<(Id, Dim), Id>,
     /// The next values of what is kept.
     pub(super) next: Vec<StepOutput>,
 }
@@ -104,8 +104,8 @@ impl<'a> Rebuild<'a> {
             start,
             kept_as: "cache",
             positions: None,
-            keys: BTreeSet::new(),
-            kept: BTreeMap::new(),
+            keys: SortedSet::new(),
+            kept: SortedMap::new(),
             next: Vec::new(),
         }
     }

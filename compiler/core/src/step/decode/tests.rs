@@ -10,8 +10,8 @@ use crate::step::evaluation::prediction;
 use crate::verify::verify_graph;
 use meshwright_diag::FileId;
 use meshwright_ops::{F64Tensor, Kind};
+use meshwright_sorted::SortedMap;
 use meshwright_syntax::parse_model;
-use std::collections::BTreeMap;
 
 const LIBRARY: &str = include_str!("../../../../../models/std/nn.mw");
 const GPT: &str = include_str!("../../../../../models/gpt.mw");
@@ -77,10 +77,10 @@ fn number(name: &str, at: usize) -> f64 {
 }
 
 /// What inputs and states hold; parameters are numbers of their names.
-type LeafValues = BTreeMap<String, F64Tensor>;
+type LeafValues = SortedMap<String, F64Tensor>;
 
 /// The outputs of a step, by name, and the dims of each.
-fn run(step: &StepGraph, given: &LeafValues) -> BTreeMap<String, F64Tensor> {
+fn run(step: &StepGraph, given: &LeafValues) -> SortedMap<String, F64Tensor> {
     let step = unrolled(&dead_code(step));
     let g = &step.graph;
     let mut values: Vec<F64Tensor> = Vec::new();
@@ -166,7 +166,7 @@ fn agrees(program: &Program, counts: &[usize]) {
         states = out;
         assert_eq!(
             states.keys().collect::<Vec<_>>(),
-            d.caches.iter().collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>()
+            d.caches.iter().collect::<SortedSet<_>>().into_iter().collect::<Vec<_>>()
         );
         for r in (0..rows).filter(|r| used[*r] > 0) {
             at[r] += used[r];

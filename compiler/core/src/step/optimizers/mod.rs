@@ -30,14 +30,14 @@ pub fn find(name: &str) -> Option<&'static OptimizerDef> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::collections::BTreeSet;
+    use meshwright_sorted::SortedSet;
 
     #[test]
     fn names_and_settings_are_said_once() {
-        let names: BTreeSet<&str> = OPTIMIZERS.iter().map(|o| o.name).collect();
+        let names: SortedSet<&str> = OPTIMIZERS.iter().map(|o| o.name).collect();
         assert_eq!(names.len(), OPTIMIZERS.len());
         for o in OPTIMIZERS {
-            let settings: BTreeSet<&str> = o.settings.iter().map(|s| s.name).collect();
+            let settings: SortedSet<&str> = o.settings.iter().map(|s| s.name).collect();
             assert_eq!(settings.len(), o.settings.len(), "{}", o.name);
             // The resolver asks each for these.
             assert!(settings.contains("lr") && settings.contains("weight_decay"), "{}", o.name);

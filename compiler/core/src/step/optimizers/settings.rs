@@ -2,7 +2,7 @@
 
 use meshwright_ops::{Graph, Id};
 use meshwright_plan::DType;
-use std::collections::BTreeMap;
+use meshwright_sorted::SortedMap;
 
 /// Range of a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,7 +105,7 @@ pub enum Chosen {
 /// Values of all settings of an optimizer, and which of them were written.
 #[derive(Clone, Debug, Default)]
 pub struct Choices {
-    all: BTreeMap<&'static str, (Chosen, bool)>,
+    all: SortedMap<&'static str, (Chosen, bool)>,
 }
 
 impl Choices {

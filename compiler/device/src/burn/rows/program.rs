@@ -4,7 +4,7 @@ use crate::decisions::fused::{FusedGroup, RowGroupDims};
 use crate::kernels::rows::{FOLDS, ResultOf, RowExpr, RowResult};
 use meshwright_plan::expr::{BinaryFn, Expr, Reg, Scalar, UnaryFn};
 use meshwright_plan::{BufId, DType, Dim, Monoid, Operand, Plan, Prim, Step};
-use std::collections::BTreeMap;
+use meshwright_sorted::SortedMap;
 
 /// The expression of a group, its operands, and its results that other steps read.
 pub(super) struct RowProgram {
@@ -28,7 +28,7 @@ struct Merger<'a> {
     expr: Expr,
     folds: Vec<(Monoid, Reg)>,
     reads: Vec<Operand>,
-    made: BTreeMap<BufId, Reg>,
+    made: SortedMap<BufId, Reg>,
 }
 
 impl RowProgram {
@@ -38,7 +38,7 @@ impl RowProgram {
         (group, space): (&FusedGroup, &RowGroupDims),
         dims: &[Dim],
     ) -> Option<RowProgram> {
-        let (expr, folds, reads, made) = (Expr::default(), vec![], vec![], BTreeMap::new());
+        let (expr, folds, reads, made) = (Expr::default(), vec![], vec![], SortedMap::new());
         let mut merger = Merger { plan, dims, along: &space.along, expr, folds, reads, made };
         let steps = || group.steps.iter().map(|at| &plan.steps[*at]);
         steps().try_for_each(|step| merger.step(step))?;

@@ -6,7 +6,7 @@ use super::super::scalar::ScalarProgram;
 use super::expr::{FOLDS, ResultOf, RowExpr};
 use meshwright_plan::DType;
 use meshwright_plan::expr::{Expr, Reg, Scalar, UnaryFn};
-use std::collections::{BTreeMap, BTreeSet};
+use meshwright_sorted::{SortedMap, SortedSet};
 
 /// Most values that are kept of an element: with more, a unit has room for too few elements.
 const MOST_HELD: usize = 8;
@@ -116,9 +116,9 @@ struct Planner<'a> {
     known: Vec<Known>,
     half: Option<DType>,
     /// Registers of the values kept of each element, and indices of the values of a row.
-    held: BTreeMap<Reg, usize>,
+    held: SortedMap<Reg, usize>,
     places: usize,
-    values: BTreeMap<Reg, usize>,
+    values: SortedMap<Reg, usize>,
 }
 
 impl Passes {
@@ -133,9 +133,9 @@ impl Passes {
             of,
             known: known(of, rows, operands)?,
             half,
-            held: BTreeMap::new(),
+            held: SortedMap::new(),
             places: 0,
-            values: BTreeMap::new(),
+            values: SortedMap::new(),
         };
         // A value of the row cannot be an element's.
         let of_rows = |reg: Reg| planner.known[usize::from(reg)].of_row;
@@ -150,7 +150,7 @@ impl Passes {
         if planner.places > MOST_HELD {
             return None;
         }
-        let mut kept = BTreeSet::new();
+        let mut kept = SortedSet::new();
         let passes: Option<Vec<RowPass>> = (0..=last).map(|pass| planner.pass(pass, &mut kept)).collect();
         Some(Passes { passes: passes?, held: planner.places, values: planner.values.len() })
     }
@@ -222,10 +222,10 @@ impl Planner<'_> {
 
     /// Numbers the values of a row that elements need, or a later pass.
     fn find_values(&mut self, last: usize) {
-        let mut wanted: BTreeSet<Reg> = BTreeSet::new();
+        let mut wanted: SortedSet<Reg> = SortedSet::new();
         let mut open: Vec<Reg> =
             (0..=last).flat_map(|pass| self.elements_of(pass)).map(|(reg, _)| reg).collect();
-        let mut seen: BTreeSet<Reg> = BTreeSet::new();
+        let mut seen: SortedSet<Reg> = SortedSet::new();
         open.extend(self.row_results().map(|(_, reg)| reg));
         for reg in &open {
             let known = self.known(*reg);
@@ -262,10 +262,10 @@ impl Planner<'_> {
             found && !self.known(reg).of_row
         };
         // The pass that makes each, and the last one that reads it.
-        let (mut made, mut read) = (BTreeMap::new(), BTreeMap::new());
+        let (mut made, mut read) = (SortedMap::new(), SortedMap::new());
         for pass in 0..=last {
             let mut open: Vec<Reg> = self.elements_of(pass).into_iter().map(|(reg, _)| reg).collect();
-            let mut seen: BTreeSet<Reg> = BTreeSet::new();
+            let mut seen: SortedSet<Reg> = SortedSet::new();
             while let Some(reg) = open.pop() {
                 if !seen.insert(reg) || self.known(reg).of_row {
                     continue;
@@ -294,7 +294,7 @@ impl Planner<'_> {
     }
 
     /// `kept` are the values that earlier passes keep.
-    fn pass(&self, pass: usize, kept: &mut BTreeSet<Reg>) -> Option<RowPass> {
+    fn pass(&self, pass: usize, kept: &mut SortedSet<Reg>) -> Option<RowPass> {
         let of_pass = |reg: Reg| self.known(reg).pass == pass;
         let values = self.values.iter().filter(|(reg, _)| of_pass(**reg));
         let results = self.row_results().filter(|(_, reg)| of_pass(*reg));
@@ -307,7 +307,7 @@ impl Planner<'_> {
             _ => None,
         })?;
         let mut elements = self.elements_of(pass);
-        let source = |kept: &BTreeSet<Reg>, reg: Reg| match self.scalar(reg) {
+        let source = |kept: &SortedSet<Reg>, reg: Reg| match self.scalar(reg) {
             _ if kept.contains(&reg) => Some(RowSource::Held(self.held[&reg])),
             Scalar::Load(n) if n >= FOLDS => Some(loaded(n)),
             _ if self.values.contains_key(&reg) => Some(RowSource::Value(self.values[&reg])),
@@ -325,8 +325,8 @@ impl Planner<'_> {
     }
 
     /// The registers that are computed for some, those included, down to where something ends the way.
-    fn needed(&self, wanted: &[(Reg, RowTarget)], ends: impl Fn(Reg) -> bool) -> BTreeSet<Reg> {
-        let mut found = BTreeSet::new();
+    fn needed(&self, wanted: &[(Reg, RowTarget)], ends: impl Fn(Reg) -> bool) -> SortedSet<Reg> {
+        let mut found = SortedSet::new();
         let mut open: Vec<Reg> = wanted.iter().map(|(reg, _)| *reg).collect();
         while let Some(reg) = open.pop() {
             if found.insert(reg) && !ends(reg) {
@@ -342,7 +342,7 @@ impl Planner<'_> {
         wanted: &[(Reg, RowTarget)],
         source: impl Fn(Reg) -> Option<RowSource>,
     ) -> Option<RowPart> {
-        let (mut expr, mut loads, mut at) = (Expr::default(), vec![], BTreeMap::new());
+        let (mut expr, mut loads, mut at) = (Expr::default(), vec![], SortedMap::new());
         for reg in self.needed(wanted, |reg| source(reg).is_some()) {
             let node = self.of.expr.nodes[usize::from(reg)];
             let new = match source(reg) {

@@ -4,7 +4,7 @@
 use crate::{F64Tensor, Graph, Id, Kind, Op, Source, Type, union};
 use meshwright_plan::expr::Scalar;
 use meshwright_plan::{Computed, DType, Dim, Dims, Drawn, Expr};
-use std::collections::BTreeMap;
+use meshwright_sorted::SortedMap;
 use std::sync::Arc;
 
 /// What an op of a body reads.
@@ -97,14 +97,14 @@ impl Body {
         let first = g.nodes.len() as u32;
         let result = self.replay(g, root, extras);
         let last = g.nodes.len() as u32;
-        let mut depends: BTreeMap<Id, bool> = BTreeMap::from([(root, true)]);
+        let mut depends: SortedMap<Id, bool> = SortedMap::from([(root, true)]);
         for id in (first..last).map(Id) {
             let any = g.node(id).inputs.iter().any(|x| depends.get(x) == Some(&true));
             depends.insert(id, any);
         }
         let on_root = |x: &Id| depends.get(x) == Some(&true);
         let one = g.constant(1.0, dtype);
-        let mut parts: BTreeMap<Id, Vec<Id>> = BTreeMap::from([(result, vec![one])]);
+        let mut parts: SortedMap<Id, Vec<Id>> = SortedMap::from([(result, vec![one])]);
         for id in (first..last).rev().map(Id).filter(|id| on_root(id)) {
             let Some(all) = parts.remove(&id) else { continue };
             let dy = g.sum_of(&all);
@@ -148,14 +148,14 @@ pub(super) fn computed(
     draws: &mut Vec<Drawn>,
 ) -> Option<Computed> {
     let mut wanted = vec![value];
-    let mut needed = std::collections::BTreeSet::new();
+    let mut needed = meshwright_sorted::SortedSet::new();
     while let Some(id) = wanted.pop() {
         if needed.insert(id) && !leaves.contains(&id) {
             wanted.extend(&g.node(id).inputs);
         }
     }
     let mut expr = Expr::default();
-    let mut regs = BTreeMap::new();
+    let mut regs = SortedMap::new();
     for id in needed {
         let ty = g.ty(id).wide();
         if let Some(k) = leaves.iter().position(|l| *l == id) {

@@ -5,7 +5,7 @@ use super::body::is_computed_again;
 use super::{Attention, AttentionForm, Body, BodyRef};
 use crate::{Computes, Contract, Graph, Id, Kind, Linear, Op, RepeatId, Softmax, Source};
 use meshwright_plan::{Dim, IdVec};
-use std::collections::{BTreeMap, BTreeSet};
+use meshwright_sorted::{SortedMap, SortedSet};
 use std::sync::Arc;
 
 /// Why a softmax that weights a sum along its dim is no attention, in words.
@@ -17,7 +17,7 @@ pub struct Recognizer {
     /// Which live values read each.
     readers: IdVec<Id, Vec<Id>>,
     /// Values that are read from outside.
-    roots: BTreeSet<Id>,
+    roots: SortedSet<Id>,
     /// Values through which a gradient flows.
     needs: IdVec<Id, bool>,
 }
@@ -203,7 +203,7 @@ impl AttentionSearch<'_> {
 
     /// The only product of queries and keys that scores are an element-wise expression of.
     fn find_product(&self, score: Id) -> Result<ScoreProduct, AttentionMiss> {
-        let (mut todo, mut seen, mut found) = (vec![score], BTreeSet::new(), BTreeSet::new());
+        let (mut todo, mut seen, mut found) = (vec![score], SortedSet::new(), SortedSet::new());
         while let Some(id) = todo.pop() {
             if !seen.insert(id) || !self.g.ty(id).has(self.key) {
                 continue;
@@ -305,7 +305,7 @@ impl AttentionSearch<'_> {
         let mut before = softmax;
         for id in path {
             let node = self.g.node(*id);
-            let slots: BTreeSet<usize> =
+            let slots: SortedSet<usize> =
                 node.inputs.iter().enumerate().filter(|(_, x)| **x == before).map(|(i, _)| i).collect();
             let roles = node.op.roles(&self.g.input_types(*id), &node.ty, &self.g.dims);
             let alone = !matches!(roles.linear, Linear::Jointly) || node.inputs.len() == 1;
@@ -346,12 +346,12 @@ impl AttentionSearch<'_> {
 /// A body that is being made.
 struct BodyBuilder {
     nodes: Vec<(Arc<dyn Op>, Vec<BodyRef>)>,
-    known: BTreeMap<Id, BodyRef>,
+    known: SortedMap<Id, BodyRef>,
     last: BodyRef,
 }
 
 impl Default for BodyBuilder {
     fn default() -> BodyBuilder {
-        BodyBuilder { nodes: Vec::new(), known: BTreeMap::new(), last: BodyRef::Root }
+        BodyBuilder { nodes: Vec::new(), known: SortedMap::new(), last: BodyRef::Root }
     }
 }

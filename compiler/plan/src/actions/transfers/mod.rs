@@ -6,8 +6,9 @@
 //! to send to each other, as a forward pass of one and a backward pass of the other.
 
 use super::{Pass, PassRun};
+use meshwright_sorted::{SortedMap, SortedSet};
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::VecDeque;
 
 /// What a rank of a pipeline does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -109,7 +110,7 @@ pub fn spans(
 ) -> Result<Vec<Vec<(u64, u64)>>, String> {
     let ranks = lists.len();
     let last = ranks * chunks - 1;
-    let mut done: BTreeMap<StagePass, u64> = BTreeMap::new();
+    let mut done: SortedMap<StagePass, u64> = SortedMap::new();
     let mut spans: Vec<Vec<(u64, u64)>> = vec![Vec::new(); ranks];
     loop {
         let mut moved = false;
@@ -152,7 +153,7 @@ pub fn verify(lists: &[Vec<Action>], chunks: usize, microbatches: usize) -> Resu
     };
     let passes = lists.iter().flat_map(|list| ran(list)).map(|run| run.pass as usize + 1).max().unwrap_or(1);
     for (rank, list) in lists.iter().enumerate() {
-        let (all, ran) = (list.iter().collect::<BTreeSet<&Action>>(), ran(list));
+        let (all, ran) = (list.iter().collect::<SortedSet<&Action>>(), ran(list));
         let known = ran.iter().all(|r| r.micro < microbatches && r.chunk < chunks);
         if all.len() < list.len() || ran.len() != passes * chunks * microbatches || !known {
             return Err(format!("rank {rank} does not have each pass of each microbatch once"));
@@ -162,9 +163,9 @@ pub fn verify(lists: &[Vec<Action>], chunks: usize, microbatches: usize) -> Resu
         lists,
         last,
         at: vec![0; ranks],
-        ran: BTreeSet::new(),
-        came: BTreeSet::new(),
-        links: BTreeMap::new(),
+        ran: SortedSet::new(),
+        came: SortedSet::new(),
+        links: SortedMap::new(),
     };
     loop {
         let mut moved = false;
@@ -199,11 +200,11 @@ struct Lists<'l> {
     /// How far each list has come.
     at: Vec<usize>,
     /// Passes that have run.
-    ran: BTreeSet<StagePass>,
+    ran: SortedSet<StagePass>,
     /// Passes of which another rank has what they sent.
-    came: BTreeSet<StagePass>,
+    came: SortedSet<StagePass>,
     /// By sender and receiver, the passes whose messages the receiver has begun to receive, the oldest first.
-    links: BTreeMap<(usize, usize), VecDeque<StagePass>>,
+    links: SortedMap<(usize, usize), VecDeque<StagePass>>,
 }
 
 impl Lists<'_> {

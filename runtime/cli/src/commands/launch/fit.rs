@@ -5,7 +5,7 @@ use crate::commands::model::passes::Made;
 use crate::launch::split;
 use meshwright_diag::{Diagnostic, codes};
 use meshwright_plan::{Axis, DType, Mesh, Plan};
-use std::collections::BTreeMap;
+use meshwright_sorted::SortedMap;
 
 /// A plan on nodes.
 pub(super) struct Fit {
@@ -70,7 +70,7 @@ fn misfit(mesh: &Mesh, example: &str, nodes: usize, per_node: usize) -> Diagnost
 }
 
 fn traffic(plan: &Plan, per_node: usize) -> Vec<Traffic> {
-    let mut by_axes: BTreeMap<Vec<Axis>, u64> = BTreeMap::new();
+    let mut by_axes: SortedMap<Vec<Axis>, u64> = SortedMap::new();
     for total in plan.communication() {
         let axes = total.axes.iter().filter_map(|name| plan.mesh.find(name)).collect();
         *by_axes.entry(axes).or_default() += total.bytes;

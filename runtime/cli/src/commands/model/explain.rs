@@ -19,11 +19,11 @@ use meshwright_ops::Family;
 use meshwright_ops::reference::{named, reference};
 use meshwright_plan::Plan;
 use meshwright_runs::catalog::{MODELS, find};
+use meshwright_sorted::{SortedMap, SortedSet};
 use meshwright_train::estimates::{EstimateOptions, estimated};
 use meshwright_train::project::line_of;
 use meshwright_train::project::standard;
 use meshwright_train::project::standard::LayerPage;
-use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 /// Runs the command.
@@ -135,7 +135,7 @@ fn add_estimate(
     let asked = EstimateOptions::of(machine);
     let found = estimated(&made.project, &made.sources, &asked);
     let found = found.map_err(|e| console.failed(e, &made.sources))?;
-    let times: BTreeMap<usize, CollectiveTimes> = found
+    let times: SortedMap<usize, CollectiveTimes> = found
         .collectives
         .iter()
         .map(|c| (c.step, CollectiveTimes { seconds: c.seconds, exposed_seconds: c.exposed_seconds }))
@@ -162,7 +162,7 @@ fn slow(plan: &Plan) -> Result<Vec<SlowProductReport>, Stop> {
 }
 
 /// No value has a path like those of `--match`.
-fn unmatched(view: &View, paths: &BTreeSet<&str>, console: &mut Console) -> Result<(), Stop> {
+fn unmatched(view: &View, paths: &SortedSet<&str>, console: &mut Console) -> Result<(), Stop> {
     let globs: Vec<String> = view.globs.iter().map(|g| format!("`{g}`")).collect();
     let d = Diagnostic::error(codes::E0523, format!("no value has a path like {}", globs.join(" or ")));
     let near = view.globs.iter().find_map(|g| nearest(g.trim_end_matches(".*"), paths.iter().copied()));

@@ -8,8 +8,8 @@ use crate::replace::replace;
 use crate::stop::Stop;
 use meshwright_diag::render::printable;
 use meshwright_diag::{Diagnostic, FileId, Location, Sources, applicable, codes, repair};
+use meshwright_sorted::SortedMap;
 use meshwright_train::{Loaded, ProjectOptions};
-use std::collections::BTreeMap;
 
 use std::path::Path;
 
@@ -32,9 +32,9 @@ struct Mended {
     options: ProjectOptions,
     changes: Vec<Change>,
     /// Files, by path: the text as it was read.
-    files: BTreeMap<String, String>,
+    files: SortedMap<String, String>,
     /// Texts of the command line that are repaired, by the name of their option: old and new.
-    given: BTreeMap<String, (String, String)>,
+    given: SortedMap<String, (String, String)>,
     /// What is still wrong.
     remaining: Vec<Remaining>,
 }
@@ -80,7 +80,7 @@ fn say_remaining(r: &Remaining, console: &mut Console) -> Result<(), Stop> {
             ("why", r.why.as_str().into()),
             ("unsafe_fix", r.with_unsafe.into()),
         ];
-        return console.out_json(&BTreeMap::from([("left", object(fields))]));
+        return console.out_json(&SortedMap::from([("left", object(fields))]));
     }
     let place = r.at.as_ref().map_or(String::new(), |at| format!("{}:{}: ", at.file, at.line));
     console.note(&format!("{place}{} is left: {}", r.code, r.why));
@@ -120,7 +120,7 @@ pub(in crate::commands) fn run(
         } else if !is_file(path) {
             console.note(&format!("`{path}` cannot be replaced; this is the corrected text"));
             match console.json() {
-                true => console.out_json(&BTreeMap::from([(
+                true => console.out_json(&SortedMap::from([(
                     "corrected",
                     object([("file", path.as_str().into()), ("text", new.as_str().into())]),
                 )]))?,
@@ -151,8 +151,8 @@ fn mend(options: ProjectOptions, unsure: bool) -> Mended {
     let mut m = Mended {
         options,
         changes: Vec::new(),
-        files: BTreeMap::new(),
-        given: BTreeMap::new(),
+        files: SortedMap::new(),
+        given: SortedMap::new(),
         remaining: Vec::new(),
     };
     // Fixes that undo each other would go round for ever.
@@ -215,7 +215,7 @@ fn say(c: &Change, console: &mut Console) -> Result<(), Stop> {
             ("before", c.before.as_str().into()),
             ("after", c.after.as_str().into()),
         ];
-        return console.out_json(&BTreeMap::from([("fixed", object(fields))]));
+        return console.out_json(&SortedMap::from([("fixed", object(fields))]));
     }
     let quoted = |s: &str| format!("`{}`", printable(&s.replace('\n', "\\n")));
     let what = match (c.before.as_str(), c.after.as_str()) {
@@ -231,7 +231,7 @@ fn show(name: &str, old: &str, new: &str, console: &mut Console) -> Result<(), S
     match console.json() {
         true => {
             let fields = object([("file", name.into()), ("text", text.into())]);
-            console.out_json(&BTreeMap::from([("diff", fields)]))
+            console.out_json(&SortedMap::from([("diff", fields)]))
         }
         false => console.out(&text),
     }

@@ -10,8 +10,8 @@ use crate::signals;
 use crate::stop::Stop;
 use meshwright_files::Checked;
 use meshwright_report::report::RunsReport;
+use meshwright_sorted::{SortedMap, SortedSet};
 use serde_json::{Map, Value, json};
-use std::collections::{BTreeMap, BTreeSet};
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
@@ -47,7 +47,7 @@ pub(super) fn serve(
         let ended = tell.clone();
         let followed = Mutex::new((
             followed,
-            Spoken { tell, failure: None, unreadable: BTreeSet::new(), known: BTreeSet::new() },
+            Spoken { tell, failure: None, unreadable: SortedSet::new(), known: SortedSet::new() },
         ));
         let why = serving::serve(&listener, access, move |url| answer(url, &followed));
         let _over = ended.send(Said::Ended(why.to_string()));
@@ -102,9 +102,9 @@ struct Spoken {
     /// Why nothing could be read, the last time.
     failure: Option<String>,
     /// Of runs that could not be read, the last time: one that is just being made may lack a file, and has it the next time.
-    unreadable: BTreeSet<String>,
+    unreadable: SortedSet<String>,
     /// Those of which it was said.
-    known: BTreeSet<String>,
+    known: SortedSet<String>,
 }
 
 impl Spoken {
@@ -123,7 +123,7 @@ impl Spoken {
     /// Says what could not be read twice.
     fn read(&mut self, unreadable: &[String]) {
         self.failure = None;
-        let now: BTreeSet<String> = unreadable.iter().cloned().collect();
+        let now: SortedSet<String> = unreadable.iter().cloned().collect();
         for why in now.intersection(&self.unreadable) {
             if !self.known.contains(why) {
                 self.warn(&format!("a run is left out: {why}"));
@@ -143,7 +143,7 @@ struct Followed {
     version: u64,
     data: Value,
     /// By the names of runs: since which version each is so.
-    since: BTreeMap<String, u64>,
+    since: SortedMap<String, u64>,
     at: Option<Instant>,
 }
 
@@ -155,7 +155,7 @@ impl Followed {
             read: ReadRuns::default(),
             version,
             data: Value::Null,
-            since: BTreeMap::new(),
+            since: SortedMap::new(),
             at: None,
         }
     }
@@ -178,7 +178,7 @@ impl Followed {
             return;
         }
         self.version += 1;
-        let old: BTreeMap<&str, &Value> = named(&self.data).collect();
+        let old: SortedMap<&str, &Value> = named(&self.data).collect();
         for (name, run) in named(&data) {
             if old.get(name) != Some(&run) {
                 self.since.insert(name.into(), self.version);
@@ -280,7 +280,8 @@ mod tests {
     #[test]
     fn what_cannot_be_read_is_said_once_and_when_it_lasts() {
         let (tell, told) = channel();
-        let mut spoken = Spoken { tell, failure: None, unreadable: BTreeSet::new(), known: BTreeSet::new() };
+        let mut spoken =
+            Spoken { tell, failure: None, unreadable: SortedSet::new(), known: SortedSet::new() };
         let said = |spoken: &mut Spoken, unreadable: &[&str]| {
             spoken.read(&unreadable.iter().map(|s| (*s).to_string()).collect::<Vec<_>>());
             told.try_iter().count()

@@ -13,9 +13,9 @@ use meshwright_diag::render::printable;
 use meshwright_files::Checked;
 use meshwright_runs::run_dir::read_settings;
 use meshwright_runs::{RunCosts, RunCurves, RunSummary, StepPoint, read_all_with};
+use meshwright_sorted::{SortedMap, SortedSet};
 use meshwright_train::Recorded;
 use serde_json::{Value, json};
-use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// Settings in which runs differ that are alike: the folder of the command, and what dims and consts say again.
@@ -28,7 +28,7 @@ struct ComparedRun {
     /// `A`, `B` and so on.
     letter: String,
     path: PathBuf,
-    settings: BTreeMap<String, String>,
+    settings: SortedMap<String, String>,
     summary: RunSummary,
     curves: RunCurves,
     texts: Vec<RunText>,
@@ -77,7 +77,7 @@ pub(super) fn diff(args: &RunsDiffArgs, console: &mut Console) -> Result<(), Com
 
 fn read(n: usize, path: &Path, (summary, curves): (RunSummary, RunCurves)) -> Checked<ComparedRun> {
     let letter = u8::try_from(n).ok().filter(|n| *n < 26).map(|n| char::from(b'A' + n).to_string());
-    let mut settings = BTreeMap::new();
+    let mut settings = SortedMap::new();
     flatten("", &toml::Value::Table(read_settings(path)?), &mut settings);
     settings
         .retain(|name, _| !NOT_COMPARED.iter().any(|n| name == n || n.ends_with('.') && name.starts_with(n)));
@@ -97,7 +97,7 @@ fn read(n: usize, path: &Path, (summary, curves): (RunSummary, RunCurves)) -> Ch
     })
 }
 
-fn flatten(name: &str, value: &toml::Value, into: &mut BTreeMap<String, String>) {
+fn flatten(name: &str, value: &toml::Value, into: &mut SortedMap<String, String>) {
     match value {
         toml::Value::Table(all) => {
             for (key, value) in all {
@@ -128,7 +128,7 @@ fn beside(runs: &[ComparedRun], first: &[&str], more: &[&str]) -> Table {
 
 /// By name, what each run has.
 fn different_settings(runs: &[ComparedRun]) -> Vec<(String, Vec<Option<String>>)> {
-    let names: BTreeSet<&String> = runs.iter().flat_map(|r| r.settings.keys()).collect();
+    let names: SortedSet<&String> = runs.iter().flat_map(|r| r.settings.keys()).collect();
     let values = |name: &&String| {
         let all = runs.iter().map(|r| r.settings.get(*name).filter(|v| !v.is_empty()).cloned());
         (name.to_string(), all.collect::<Vec<_>>())
@@ -156,13 +156,14 @@ fn settings(runs: &[ComparedRun]) -> Option<Table> {
 
 /// Losses of the same epochs, or of some of the same steps: the place, and the loss of each run.
 fn common_losses(runs: &[ComparedRun]) -> (&'static str, Vec<(u64, Vec<f64>)>) {
-    let epochs = |r: &ComparedRun| -> BTreeMap<u64, f64> {
+    let epochs = |r: &ComparedRun| -> SortedMap<u64, f64> {
         r.curves.epochs.iter().map(|e| (u64::from(e.epoch), e.train_loss)).collect()
     };
-    let steps =
-        |r: &ComparedRun| -> BTreeMap<u64, f64> { r.curves.steps.iter().map(|s| (s.step, s.loss)).collect() };
-    let common = |of: &dyn Fn(&ComparedRun) -> BTreeMap<u64, f64>| -> Vec<(u64, Vec<f64>)> {
-        let all: Vec<BTreeMap<u64, f64>> = runs.iter().map(of).collect();
+    let steps = |r: &ComparedRun| -> SortedMap<u64, f64> {
+        r.curves.steps.iter().map(|s| (s.step, s.loss)).collect()
+    };
+    let common = |of: &dyn Fn(&ComparedRun) -> SortedMap<u64, f64>| -> Vec<(u64, Vec<f64>)> {
+        let all: Vec<SortedMap<u64, f64>> = runs.iter().map(of).collect();
         let at = |place: &u64| all.iter().map(|r| r.get(place).copied()).collect::<Option<Vec<f64>>>();
         all[0].keys().filter_map(|place| Some((*place, at(place)?))).collect()
     };
@@ -214,7 +215,7 @@ fn ends(runs: &[ComparedRun]) -> Option<Table> {
     let mut table = beside(runs, &[""], &[]);
     table.row(std::iter::once("state".to_string()).chain(runs.iter().map(|r| r.summary.state.name().into())));
     table.row(std::iter::once("steps".to_string()).chain(runs.iter().map(|r| thousands(r.summary.steps))));
-    let mut seen = BTreeSet::new();
+    let mut seen = SortedSet::new();
     for (name, _) in all.iter().flatten().filter(|(name, _)| seen.insert(name.clone())) {
         let value = |of: &Vec<(String, f64)>| of.iter().find(|m| m.0 == *name).map(|m| short_number(m.1));
         table.row(
@@ -226,7 +227,7 @@ fn ends(runs: &[ComparedRun]) -> Option<Table> {
 
 /// Steps of both whose losses are not the same number, the first of them, and how many steps both have.
 fn difference(a: &[StepPoint], b: &[StepPoint]) -> (Option<(u64, f64, f64)>, usize) {
-    let there: BTreeMap<u64, f64> = a.iter().map(|s| (s.step, s.loss)).collect();
+    let there: SortedMap<u64, f64> = a.iter().map(|s| (s.step, s.loss)).collect();
     let both: Vec<(u64, f64, f64)> =
         b.iter().filter_map(|s| Some((s.step, *there.get(&s.step)?, s.loss))).collect();
     let other = |(_, a, b): &&(u64, f64, f64)| a != b && !(a.is_nan() && b.is_nan());
@@ -258,7 +259,7 @@ type CollectiveRow = (String, Vec<String>, Vec<Option<(u64, u64)>>);
 
 fn collective_rows(runs: &[ComparedRun]) -> Vec<CollectiveRow> {
     let costs: Vec<Option<&RunCosts>> = runs.iter().map(|r| r.summary.costs.as_ref()).collect();
-    let mut seen = BTreeSet::new();
+    let mut seen = SortedSet::new();
     let all = costs.iter().flatten().flat_map(|c| &c.collectives);
     all.filter(|c| seen.insert((&c.op, &c.axes)))
         .map(|c| {
@@ -311,7 +312,7 @@ fn text_diffs(runs: &[ComparedRun]) -> Vec<(String, String)> {
     let a = &runs[0];
     for b in &runs[1..] {
         let mut roles: Vec<&str> = a.texts.iter().chain(&b.texts).map(|t| t.role.as_str()).collect();
-        let mut seen = BTreeSet::new();
+        let mut seen = SortedSet::new();
         roles.retain(|r| seen.insert(*r));
         for role in roles {
             let of = |run: &'_ ComparedRun| {

@@ -11,8 +11,8 @@ use crate::stop::Stop;
 use meshwright_files::{Checked, ReplacingFile};
 use meshwright_report::results::{Cell, Column, ColumnKind, ResultTable};
 use meshwright_runs::LogEvent;
+use meshwright_sorted::SortedMap;
 use serde_json::Value;
-use std::collections::BTreeMap;
 use std::io::BufWriter;
 use std::path::{Path, PathBuf};
 
@@ -58,7 +58,7 @@ pub(super) fn export(args: &RunsExportArgs, console: &mut Console) -> Result<(),
 
 /// The columns of all events, with a kind that fits all values of each.
 fn columns(runs: &[PathBuf]) -> Checked<Vec<Column>> {
-    let mut kinds: BTreeMap<String, ColumnKind> = BTreeMap::new();
+    let mut kinds: SortedMap<String, ColumnKind> = SortedMap::new();
     let mut widen = |e: LogEvent| {
         for (name, value) in e.fields {
             let kind = match &value {

@@ -10,7 +10,7 @@ use crate::run_places::{PlacedRun, RunPlace, places_in, runs_of};
 use meshwright_files::Checked;
 use meshwright_report::results::{Cell, Column, ColumnKind, ResultTable, RunRow};
 use meshwright_runs::{RunEvent, read_all};
-use std::collections::BTreeSet;
+use meshwright_sorted::SortedSet;
 use std::path::{Path, PathBuf};
 
 /// How a row calls a run that failed.
@@ -109,7 +109,7 @@ impl Listing {
         let mut names: Vec<String> = self.table.columns.iter().map(|c| c.name.clone()).collect();
         names.push(LOSS.into());
         let summaries = || self.rows.iter().filter_map(|r| r.summary.as_ref());
-        let more: BTreeSet<&String> =
+        let more: SortedSet<&String> =
             summaries().flat_map(|s| s.dims.keys().chain(s.consts.keys())).collect();
         let more: Vec<String> = more.into_iter().filter(|n| !names.contains(n)).cloned().collect();
         names.extend(more);

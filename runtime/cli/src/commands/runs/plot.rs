@@ -11,7 +11,7 @@ use crate::stop::Stop;
 use meshwright_diag::nearest;
 use meshwright_files::Checked;
 use meshwright_runs::{LogEvent, RunSummary};
-use std::collections::BTreeSet;
+use meshwright_sorted::SortedSet;
 use std::path::Path;
 
 /// Where standard output is no terminal.
@@ -39,7 +39,7 @@ pub(super) fn plot(args: &RunsPlotArgs, console: &mut Console) -> Result<(), Com
         }
     }
     if curves.iter().all(|c| c.points.is_empty()) {
-        let mut known = BTreeSet::new();
+        let mut known = SortedSet::new();
         for run in &runs {
             LogEvent::each(run, |e| {
                 known.extend(names(&e));
@@ -84,7 +84,7 @@ fn names(e: &LogEvent) -> Vec<String> {
     }
 }
 
-fn nothing(metric: &str, known: &BTreeSet<String>) -> meshwright_diag::Diagnostic {
+fn nothing(metric: &str, known: &SortedSet<String>) -> meshwright_diag::Diagnostic {
     let d = wrong(format!("there is nothing to plot: no run has `{metric}`"));
     let names: Vec<&str> = known.iter().map(String::as_str).collect();
     let d = match nearest(metric, names.iter().copied()) {

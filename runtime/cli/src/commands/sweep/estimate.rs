@@ -18,9 +18,9 @@ use meshwright_cost::estimate::{Estimate, Fits};
 use meshwright_diag::{Diagnostic, Sources};
 use meshwright_files::folder::Folder;
 use meshwright_report::results::{Cell, Column, ColumnKind, ResultTable, RunRow};
+use meshwright_sorted::SortedMap;
 use meshwright_train::estimates::{EstimateOptions, estimated};
 use meshwright_train::{Failure, Project, ProjectOptions};
-use std::collections::BTreeMap;
 
 /// Why there is no estimate.
 struct Unestimated {
@@ -48,7 +48,7 @@ pub(super) fn run(
     let train = train_args(spec, first, &dir.path().join(first.name()))?;
     let given = given(spec, &train);
     // Seeds change no time.
-    let mut known: BTreeMap<String, Result<Estimate, String>> = BTreeMap::new();
+    let mut known: SortedMap<String, Result<Estimate, String>> = SortedMap::new();
     let mut rows = vec![];
     let mut found = vec![];
     for c in &all {

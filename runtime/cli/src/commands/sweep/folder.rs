@@ -11,8 +11,8 @@ use meshwright_diag::{Diagnostic, codes};
 use meshwright_files::Checked;
 use meshwright_files::folder::Folder;
 use meshwright_files::folder::holds_run;
+use meshwright_sorted::SortedSet;
 use rustix::fs::OFlags;
-use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::{File, TryLockError};
 use std::io;
@@ -81,7 +81,7 @@ impl SweepDir {
         verdicts: &[Verdict],
     ) -> Checked<()> {
         let there = self.folder.entries().map_err(|e| refused(&self.path, &e))?;
-        let links: BTreeSet<&OsStr> =
+        let links: SortedSet<&OsStr> =
             there.iter().filter(|e| e.kind.is_symlink()).map(|e| e.name.as_os_str()).collect();
         for (c, verdict) in all.iter().zip(verdicts) {
             let name = c.name();

@@ -8,8 +8,8 @@ use meshwright_diag::{Diagnostic, codes};
 use meshwright_files::Checked;
 use meshwright_files::given_paths::absolute;
 use meshwright_runs::run_dir::read_settings;
+use meshwright_sorted::SortedMap;
 use serde::Deserialize;
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// What a run was made with, of its `run.toml`.
@@ -24,8 +24,8 @@ struct MadeWith {
     data: Option<String>,
     folder: Option<PathBuf>,
     #[serde(default)]
-    dim: BTreeMap<String, usize>,
-    set: BTreeMap<String, f64>,
+    dim: SortedMap<String, usize>,
+    set: SortedMap<String, f64>,
 }
 
 /// Refuses the run of a folder where the sweep asks for another one. Arguments of `train` are those of the sweep `before`.
@@ -35,8 +35,8 @@ pub(super) fn same_run(
     (c, asked, spec): (&Combination, &Runnable, &SweepSpec),
 ) -> Checked<()> {
     let made: MadeWith = read_settings(run)?;
-    let dims: BTreeMap<String, usize> = c.dims.iter().cloned().collect();
-    let sets: BTreeMap<String, f64> = c.sets.iter().cloned().collect();
+    let dims: SortedMap<String, usize> = c.dims.iter().cloned().collect();
+    let sets: SortedMap<String, f64> = c.sets.iter().cloned().collect();
     let rules = |r: &[String]| r.join("; ");
     let or = |text: &Option<String>, none: &str| text.clone().unwrap_or_else(|| none.into());
     let place = |data: &Option<String>| or(data, "the default place");

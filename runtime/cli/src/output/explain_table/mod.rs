@@ -11,15 +11,15 @@ use crate::output::text::counted;
 use anstyle::{AnsiColor, Style};
 use meshwright_core::explain::{Report, ValueReport};
 use meshwright_plan::Phase;
+use meshwright_sorted::SortedSet;
 use rows::{Widths, phase_rows};
-use std::collections::BTreeSet;
 pub(crate) use summary::alternative;
 use summary::{alternatives, attention, overlap, recomputed, slow_products, totals};
 pub(crate) use view::View;
 use view::stem;
 
 /// Paths that a glob could have meant, where none of the globs matches.
-pub(crate) fn unmatched<'a>(report: &'a Report, view: &View) -> Option<BTreeSet<&'a str>> {
+pub(crate) fn unmatched<'a>(report: &'a Report, view: &View) -> Option<SortedSet<&'a str>> {
     let any = report.values.iter().any(|v| view.has(&v.value));
     (!any && !view.globs.is_empty()).then(|| report.values.iter().map(|v| stem(&v.value)).collect())
 }
@@ -78,7 +78,7 @@ fn hidden(report: &Report, view: &View) -> String {
     if view.detailed() {
         return String::new();
     }
-    let moved: BTreeSet<u32> = report.collectives.iter().flat_map(|c| &c.parts).map(|p| p.id).collect();
+    let moved: SortedSet<u32> = report.collectives.iter().flat_map(|c| &c.parts).map(|p| p.id).collect();
     let rest = report.values.iter().filter(|v| !moved.contains(&v.id)).count();
     let rest = counted(rest as u64, "value");
     format!(

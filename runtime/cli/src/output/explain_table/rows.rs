@@ -7,7 +7,7 @@ use crate::output::text::{bytes, counted, dashed, short_seconds, thousands};
 use anstyle::{AnsiColor, Style};
 use meshwright_core::explain::{CollectiveReport, PartReport, Report, ValueReport};
 use meshwright_plan::Phase;
-use std::collections::BTreeSet;
+use meshwright_sorted::SortedSet;
 
 /// So many buckets of one kind have one row together.
 const MANY_BUCKETS: usize = 4;
@@ -61,11 +61,11 @@ pub(super) fn phase_rows<'a>(
     let (moved, buckets) = moved(report, phase);
     let mut values: Vec<&ValueReport> = report.values.iter().filter(|v| v.phase == phase).collect();
     // What another part of the step made and this one moves: a parameter that is gathered again, a loss in a bucket.
-    let known: BTreeSet<u32> = values.iter().map(|v| v.id).collect();
-    let other: BTreeSet<u32> = moved.iter().map(|m| m.part.id).filter(|id| !known.contains(id)).collect();
-    let mut added = BTreeSet::new();
+    let known: SortedSet<u32> = values.iter().map(|v| v.id).collect();
+    let other: SortedSet<u32> = moved.iter().map(|m| m.part.id).filter(|id| !known.contains(id)).collect();
+    let mut added = SortedSet::new();
     values.extend(report.values.iter().filter(|v| other.contains(&v.id) && added.insert(v.id)));
-    let (mut seen, mut rows, mut shown) = (BTreeSet::new(), Vec::new(), Vec::new());
+    let (mut seen, mut rows, mut shown) = (SortedSet::new(), Vec::new(), Vec::new());
     for v in values.into_iter().filter(|v| view.has(&v.value)) {
         // An input that is read in two placements has two rows.
         let first_row = seen.insert(v.id);
@@ -82,7 +82,7 @@ pub(super) fn phase_rows<'a>(
         return shown;
     }
     // A bucket has a row of its own; all of its values are shown with `--all`.
-    let mut placed: BTreeSet<Option<usize>> = BTreeSet::new();
+    let mut placed: SortedSet<Option<usize>> = SortedSet::new();
     for in_loop in buckets.iter().map(|b| b.1.in_loop).filter(|l| placed.insert(*l)) {
         let here: Vec<_> = buckets.iter().filter(|b| b.1.in_loop == in_loop).copied().collect();
         let row = |cells: Vec<String>| ValueRow { path: cells[1].clone(), cells, in_loop, bucket: true };
@@ -137,7 +137,7 @@ impl Nested<'_> {
 
     /// The rows of a loop, or of what is in none. A loop has the place of its first row; buckets come last.
     fn rows(&self, rows: &[&ValueRow], outer: Option<usize>, depth: usize, t: &mut Table) {
-        let (mut plain, mut done) = (Vec::new(), BTreeSet::new());
+        let (mut plain, mut done) = (Vec::new(), SortedSet::new());
         for row in rows {
             if row.in_loop == outer {
                 if row.bucket {
@@ -254,7 +254,7 @@ fn bucket_row(name: String, buckets: &[(usize, &CollectiveReport)]) -> Vec<Strin
         .map_or(String::new(), |b| format!("{} {}{}", dashed(&b.1.op), b.1.axes.join(","), ahead(b.1)));
     let what = what + &time(&buckets.iter().map(|b| b.1).collect::<Vec<_>>());
     let size: usize = buckets.iter().map(|b| b.1.bytes).sum();
-    let reasons: BTreeSet<&str> =
+    let reasons: SortedSet<&str> =
         parts.iter().map(|p| p.because.as_str()).filter(|r| !r.is_empty()).collect();
     let first = parts.iter().map(|p| p.because.as_str()).find(|r| !r.is_empty());
     let because = match (first, reasons.len()) {

@@ -4,7 +4,8 @@
 use crate::nccl::device::{DeviceEvent, Gpu, OwnStream};
 use crate::{CallName, Group, RecordedCalls};
 use meshwright_gpu::driver::DriverError;
-use std::collections::{BTreeMap, VecDeque};
+use meshwright_sorted::SortedMap;
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -94,7 +95,7 @@ impl Lane {
 pub(super) struct Lanes {
     all: Vec<Lane>,
     /// The lane of each link.
-    links: BTreeMap<CommKey, usize>,
+    links: SortedMap<CommKey, usize>,
     /// Events that nothing waits for any more.
     pub(super) spare: Vec<DeviceEvent>,
 }
@@ -102,7 +103,7 @@ pub(super) struct Lanes {
 impl Lanes {
     /// That of collectives alone.
     pub(super) fn new(stream: OwnStream) -> Lanes {
-        Lanes { all: vec![Lane::new(stream)], links: BTreeMap::new(), spare: vec![] }
+        Lanes { all: vec![Lane::new(stream)], links: SortedMap::new(), spare: vec![] }
     }
 
     /// Adds that of a link.

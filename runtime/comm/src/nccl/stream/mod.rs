@@ -20,7 +20,7 @@ use crate::call::PostedCall;
 use crate::{Abort, AsyncCollective, CallName, CommError, Group, Missing, RecordedCalls};
 use lanes::{COLLECTIVES, Lanes, StreamOp};
 use meshwright_gpu::driver::DriverError;
-use std::collections::BTreeMap;
+use meshwright_sorted::SortedMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -51,7 +51,7 @@ pub(super) struct Inner {
 }
 
 struct StreamState {
-    comms: BTreeMap<CommKey, Communicator>,
+    comms: SortedMap<CommKey, Communicator>,
     lanes: Lanes,
     /// The address of the stream on which the device computes; without it calls are ordered with all work of the context.
     computes_on: Option<u64>,
@@ -99,7 +99,7 @@ impl Inner {
         host_waits: bool,
     ) -> Result<Inner, DriverError> {
         let state = StreamState {
-            comms: BTreeMap::new(),
+            comms: SortedMap::new(),
             lanes: Lanes::new(gpu.new_stream()?),
             computes_on: None,
             recording: None,

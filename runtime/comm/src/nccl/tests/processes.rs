@@ -9,7 +9,7 @@ use crate::TransportMemory;
 use crate::nccl::{LaunchOrder, NcclTransport};
 use crate::{Abort, AsyncCollective, Call, Collectives, CommError, Group, Tag, Timeouts, Transport};
 use meshwright_plan::{Axis, DType, Mesh, Monoid};
-use std::collections::BTreeMap;
+use meshwright_sorted::SortedMap;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::Arc;
@@ -22,7 +22,7 @@ struct Files {
     rank: usize,
     size: usize,
     folder: PathBuf,
-    counts: BTreeMap<Vec<usize>, u64>,
+    counts: SortedMap<Vec<usize>, u64>,
     timeout: Duration,
 }
 
@@ -175,7 +175,7 @@ fn rank_of_its_own() {
     let (rank, size): (usize, usize) = (words[1].parse().unwrap(), words[2].parse().unwrap());
     let folder = PathBuf::from(words[3]);
     let control =
-        Box::new(Files { rank, size, folder, counts: BTreeMap::new(), timeout: Duration::from_secs(20) });
+        Box::new(Files { rank, size, folder, counts: SortedMap::new(), timeout: Duration::from_secs(20) });
     let timeouts = Timeouts { first_step: Duration::from_secs(20), later: Duration::from_millis(800) };
     let new = |gpu: usize| NcclTransport::new(control, gpu as u32, &options(timeouts));
     match words[0] {

@@ -5,7 +5,7 @@ use super::super::{Access, KernelError, MapKernel, RandomBlock, SliceMut};
 use meshwright_device::kernels::attention::bounds::decided;
 use meshwright_plan::expr::Scalar;
 use meshwright_plan::{AttentionOperands, AttentionPart, Computed, DType};
-use std::collections::{BTreeMap, BTreeSet};
+use meshwright_sorted::{SortedMap, SortedSet};
 use std::ops::Range;
 
 /// Queries (positions of the row dims) of a tile, at most.
@@ -70,7 +70,7 @@ pub(super) enum TileMap {
     /// The element itself.
     Same,
     /// A map, by rows along the only row dim that is cut, and keys.
-    Map(BTreeMap<(usize, usize), MapKernel>),
+    Map(SortedMap<(usize, usize), MapKernel>),
 }
 
 /// The map of each tile: one for all, or others for tiles that a condition on positions splits.
@@ -78,12 +78,12 @@ pub(super) enum TileMap {
 pub(super) struct TileMaps {
     each: Vec<TileMap>,
     /// Index of the map, by first row and first key.
-    of: BTreeMap<(usize, usize), usize>,
+    of: SortedMap<(usize, usize), usize>,
 }
 
 impl TileMaps {
     fn number(x: f64) -> TileMaps {
-        TileMaps { each: vec![TileMap::Number(x)], of: BTreeMap::new() }
+        TileMaps { each: vec![TileMap::Number(x)], of: SortedMap::new() }
     }
 
     /// The map of a tile.
@@ -218,21 +218,21 @@ impl AttentionPlan {
     }
 
     fn maps(&self, of: &Computed, tiles: &[RowTile], first: usize) -> Result<TileMaps, KernelError> {
-        let mut seen: Vec<(Computed, BTreeSet<(usize, usize)>)> = vec![];
-        let mut which = BTreeMap::new();
+        let mut seen: Vec<(Computed, SortedSet<(usize, usize)>)> = vec![];
+        let mut which = SortedMap::new();
         for rows in tiles {
             for keys in self.key_tiles() {
                 let of = decided(of, &self.indices(rows, keys));
                 let at = seen.iter().position(|(o, _)| *o == of).unwrap_or(seen.len());
                 if at == seen.len() {
-                    seen.push((of, BTreeSet::new()));
+                    seen.push((of, SortedSet::new()));
                 }
                 seen[at].1.insert((rows.len, keys.1));
                 which.insert((rows.first, keys.0), at);
             }
         }
         if seen.is_empty() {
-            seen.push((of.clone(), BTreeSet::new()));
+            seen.push((of.clone(), SortedSet::new()));
         }
         let each = seen.iter().map(|(of, shapes)| self.map(of, shapes, first)).collect::<Result<_, _>>()?;
         Ok(TileMaps { each, of: which })
@@ -242,7 +242,7 @@ impl AttentionPlan {
     fn map(
         &self,
         of: &Computed,
-        shapes: &BTreeSet<(usize, usize)>,
+        shapes: &SortedSet<(usize, usize)>,
         first: usize,
     ) -> Result<TileMap, KernelError> {
         let nodes = &of.expr.nodes;

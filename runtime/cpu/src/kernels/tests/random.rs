@@ -93,7 +93,7 @@ fn what_cannot_be_drawn_is_refused() {
 fn what_an_example_gets_depends_on_its_number_alone() {
     let key = Key::of_step(3, "s", 0);
     for at in 0..3 {
-        let mut seen = std::collections::BTreeMap::new();
+        let mut seen = meshwright_sorted::SortedMap::new();
         for (batch, first) in [(4, 0), (4, 4), (3, 0), (3, 3), (2, 6), (8, 0)] {
             let mut sizes = vec![5, 2];
             sizes.insert(at, batch);

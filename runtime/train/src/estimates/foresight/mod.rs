@@ -14,9 +14,9 @@ use meshwright_diag::{Diagnostic, codes};
 use meshwright_files::Checked;
 use meshwright_plan::actions::PipelineSchedule;
 use meshwright_plan::{Arithmetic, CollectiveKind};
+use meshwright_sorted::SortedMap;
 use open_choices::OpenChoice;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
 
 /// Files of published runs that ship: name and text.
 pub const SHIPPED_RUNS: [(&str, &str); 4] = [
@@ -34,7 +34,7 @@ pub struct RunsFile {
     pub version: u32,
     /// Facts about the systems that ran.
     #[serde(default)]
-    pub engine: BTreeMap<String, EngineFacts>,
+    pub engine: SortedMap<String, EngineFacts>,
     /// Training runs.
     #[serde(default)]
     pub run: Vec<PublishedRun>,
@@ -84,10 +84,10 @@ pub struct PublishedRun {
     pub preset: Option<String>,
     /// Sizes of dims.
     #[serde(default)]
-    pub dims: BTreeMap<String, usize>,
+    pub dims: SortedMap<String, usize>,
     /// Values of consts.
     #[serde(default)]
-    pub sets: BTreeMap<String, f64>,
+    pub sets: SortedMap<String, f64>,
     /// The mesh, of one stage where there is a pipeline; without one a single device.
     #[serde(default)]
     pub mesh: Option<String>,
@@ -184,7 +184,7 @@ pub fn read_runs(path: &str, text: &str) -> Checked<RunsFile> {
 /// # Errors
 /// Where a run does not compile; the error names it.
 pub fn rows(path: &str, file: &RunsFile, changes: &[String]) -> Checked<Vec<ForesightRow>> {
-    let mut machines: BTreeMap<String, Machine> = BTreeMap::new();
+    let mut machines: SortedMap<String, Machine> = SortedMap::new();
     let mut of = |name: &str| -> Checked<Machine> {
         if let Some(known) = machines.get(name) {
             return Ok(known.clone());
