@@ -21,7 +21,9 @@ use meshwright_device::lowering::local::DeviceContext;
 use meshwright_device::stored::stored_as;
 use meshwright_device::target::Target;
 use meshwright_device::{KernelError, LoweringError};
-use meshwright_exec::backend::{Backend, DeviceError, Handle, Handles, RngState};
+use meshwright_exec::backend::{
+    Backend, CallBuffers, DeviceError, Download, Handle, Handles, RngState, SentAndReceived, Upload,
+};
 use meshwright_exec::{ExecError, HostTensor, opaque};
 use meshwright_gpu::products::TunedProducts;
 use meshwright_plan::{DType, Plan};
@@ -195,8 +197,8 @@ impl Backend for Host {
         Ok(())
     }
 
-    fn upload(&mut self, host: HostTensor, values: Option<DType>) -> Vec<Handle<Self>> {
-        upload_parts::<Flex>(host, values, &FlexDevice)
+    fn upload(&mut self, host: HostTensor, lifetime: Upload) -> Vec<Handle<Self>> {
+        upload_parts::<Flex>(host, lifetime.values(), &FlexDevice)
     }
 
     fn download(
@@ -205,43 +207,40 @@ impl Backend for Host {
         dtype: DType,
         values: Option<DType>,
         shape: &[usize],
-    ) -> Result<HostTensor, DeviceError> {
-        download::<Flex>(tensors, dtype, values, shape)
+    ) -> Download {
+        let done = download::<Flex>(tensors, dtype, values, shape);
+        Box::new(move || done)
     }
 
-    fn send(
+    fn call_memory(
         &mut self,
         tensor: Option<Handle<Self>>,
-        piece: &CallPiece,
+        (sent, received): SentAndReceived<'_>,
+        _: bool,
         gpu: Option<u32>,
-    ) -> Result<BurnMemory<Pinned>, DeviceError> {
-        if let Some(gpu) = pins(gpu) {
-            let tensor = tensor.map(|t| typed::<Flex>(t, stored_as(piece.dtype), &piece.shape));
-            return Ok(BurnMemory::Device { pinned: tensor.map(pinned).transpose()?, gpu });
-        }
-        BurnMemory::of_host::<Flex>(tensor, piece)
-    }
-
-    fn receive(
-        &mut self,
-        (piece, gpu): (&CallPiece, Option<u32>),
-        _: (&BurnMemory<Pinned>, bool),
-    ) -> Result<Option<BurnMemory<Pinned>>, DeviceError> {
+    ) -> Result<CallBuffers<BurnMemory<Pinned>>, DeviceError> {
         let Some(gpu) = pins(gpu) else {
-            return Ok(Some(BurnMemory::Host(HostMemory(self.pool.take(piece.dtype, &piece.shape)?))));
+            let send = BurnMemory::of_host::<Flex>(tensor, sent)?;
+            let receive = HostMemory(self.pool.take(received.dtype, &received.shape)?);
+            return Ok((Some(send), BurnMemory::Host(receive)));
         };
-        let new = piece.result().map(|ir| uninitialized::<Flex>(ir.shape, ir.dtype, &FlexDevice));
-        Ok(Some(BurnMemory::Device { pinned: new.map(pinned).transpose()?, gpu }))
+        let on_gpu = |tensor: Option<HandleKind<Flex>>| {
+            Ok::<_, DeviceError>(BurnMemory::Device { pinned: tensor.map(pinned).transpose()?, gpu })
+        };
+        let send = tensor.map(|t| typed::<Flex>(t, stored_as(sent.dtype), &sent.shape));
+        let new = received.result().map(|ir| uninitialized::<Flex>(ir.shape, ir.dtype, &FlexDevice));
+        Ok((Some(on_gpu(send)?), on_gpu(new)?))
     }
 
-    fn received(&mut self, memory: BurnMemory<Pinned>, piece: &CallPiece) -> Option<Handle<Self>> {
+    fn received(
+        &mut self,
+        memory: BurnMemory<Pinned>,
+        piece: &CallPiece,
+        _: Option<BurnMemory<Pinned>>,
+    ) -> Option<Handle<Self>> {
         match memory {
             BurnMemory::Device { pinned, .. } => pinned.map(|Pinned(tensor)| opaque::<Flex>(handle(tensor))),
             BurnMemory::Host(memory) => uploaded::<Flex>(memory, &mut self.pool, piece, &FlexDevice),
         }
-    }
-
-    fn sent(&mut self, memory: BurnMemory<Pinned>) {
-        drop(memory);
     }
 }

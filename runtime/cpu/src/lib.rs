@@ -34,7 +34,10 @@ use meshwright_device::kernels::Kernel as DeviceKernel;
 use meshwright_device::launch::Launch;
 use meshwright_device::lowering::local::DeviceContext;
 use meshwright_device::target::Target;
-use meshwright_exec::backend::{Backend, CallMemory, DeviceError, Handle, Handles, RngState};
+use meshwright_exec::backend::{
+    Backend, CallBuffers, CallMemory, DeviceError, Download, Handle, Handles, RngState, SentAndReceived,
+    Upload,
+};
 use meshwright_exec::{DeviceKind, ExecError, HostTensor, Platform, Programs};
 use meshwright_gpu::load::Paths;
 use meshwright_plan::DType;
@@ -126,19 +129,17 @@ impl Backend for Native {
         Ok(())
     }
 
-    fn upload(&mut self, host: HostTensor, _: Option<DType>) -> Vec<Handle<Self>> {
-        vec![handle(from_host(host))]
-    }
-
-    /// In the pool's storage, which goes on to the next values.
-    fn upload_kept(&mut self, host: HostTensor) -> Vec<Handle<Self>> {
+    fn upload(&mut self, host: HostTensor, lifetime: Upload) -> Vec<Handle<Self>> {
         let (dtype, shape) = (host.dtype(), host.shape.clone());
         let given = from_host(host);
-        let kept = self.pool.take(dtype, &shape).map(|mut kept| {
+        if let Upload::Kept = lifetime
+            && let Ok(mut kept) = self.pool.take(dtype, &shape)
+        {
+            // In the pool's storage, which goes on to the next values.
             bytes_mut(&mut kept).copy_from_slice(bytes(&given));
-            kept
-        });
-        vec![handle(kept.unwrap_or(given))]
+            return vec![handle(kept)];
+        }
+        vec![handle(given)]
     }
 
     fn download(
@@ -147,9 +148,10 @@ impl Backend for Native {
         dtype: DType,
         _: Option<DType>,
         shape: &[usize],
-    ) -> Result<HostTensor, DeviceError> {
-        let tensor = tensors.into_iter().next().and_then(unhandle).ok_or_else(quantized)?;
-        Ok(to_host(&tensor, dtype, shape))
+    ) -> Download {
+        let tensor = tensors.into_iter().next().and_then(unhandle).ok_or_else(quantized);
+        let done = tensor.map(|tensor| to_host(&tensor, dtype, shape));
+        Box::new(move || done)
     }
 
     fn recycle(&mut self, tensor: Handle<Self>) {
@@ -158,35 +160,35 @@ impl Backend for Native {
         }
     }
 
-    fn send(
+    fn call_memory(
         &mut self,
         tensor: Option<Handle<Self>>,
-        piece: &CallPiece,
+        (sent, received): SentAndReceived<'_>,
+        over: bool,
         _: Option<u32>,
-    ) -> Result<HostMemory, DeviceError> {
-        Ok(HostMemory(match tensor {
+    ) -> Result<CallBuffers<HostMemory>, DeviceError> {
+        let send = match tensor {
             Some(tensor) => unhandle(tensor).ok_or_else(quantized)?,
-            None => self.pool.take(piece.dtype, &piece.shape)?,
-        }))
-    }
-
-    fn receive(
-        &mut self,
-        (piece, _): (&CallPiece, Option<u32>),
-        (sent, over): (&HostMemory, bool),
-    ) -> Result<Option<HostMemory>, DeviceError> {
+            None => self.pool.take(sent.dtype, &sent.shape)?,
+        };
         // Where nobody else reads it.
-        let over = over && owns_storage(&sent.0);
-        let taken = (!over).then(|| self.pool.take(piece.dtype, &piece.shape)).transpose()?;
-        Ok(taken.map(HostMemory))
+        if over && owns_storage(&send) {
+            return Ok((None, HostMemory(send)));
+        }
+        let receive = self.pool.take(received.dtype, &received.shape)?;
+        Ok((Some(HostMemory(send)), HostMemory(receive)))
     }
 
-    fn received(&mut self, HostMemory(memory): HostMemory, _: &CallPiece) -> Option<Handle<Self>> {
+    fn received(
+        &mut self,
+        HostMemory(memory): HostMemory,
+        _: &CallPiece,
+        sent: Option<HostMemory>,
+    ) -> Option<Handle<Self>> {
+        if let Some(HostMemory(sent)) = sent {
+            self.pool.give(sent);
+        }
         Some(handle(memory))
-    }
-
-    fn sent(&mut self, HostMemory(memory): HostMemory) {
-        self.pool.give(memory);
     }
 
     fn address(tensor: &Handle<Self>) -> Option<usize> {

@@ -10,11 +10,12 @@ use cubecl::server::Handle;
 use cubecl::std::tensor::copy_into;
 use meshwright_device::KernelError;
 use meshwright_device::arena::{Arena, Spot, result_bytes};
+use meshwright_exec::backend::{self, DeviceError};
 use std::sync::Arc;
 
 /// The arena of a device.
-#[derive(Default)]
 pub(crate) struct ArenaMemory {
+    device: CubeDevice,
     /// Bytes of the largest program's arena.
     bytes: u64,
     /// Found by the first run that needs it.
@@ -24,43 +25,50 @@ pub(crate) struct ArenaMemory {
     next: usize,
 }
 
-impl ArenaMemory {
-    /// Makes ready for a program.
-    pub(super) fn load(&mut self, arena: &Arena) {
+impl backend::ArenaMemory for ArenaMemory {
+    fn load(&mut self, arena: &Arena) {
         if arena.bytes > self.bytes {
             (self.bytes, self.memory) = (arena.bytes, None);
         }
     }
 
-    /// Whether the next run must allocate the memory.
-    pub(super) fn is_missing(&self) -> bool {
+    fn is_missing(&self) -> bool {
         self.memory.is_none() && self.bytes > 0
     }
 
-    /// A run ends. Gives how many results it has asked for, and how many were foreseen.
-    pub(super) fn leave(&self) -> [usize; 2] {
-        [self.next, self.of.spots.len()]
-    }
-
-    /// A run begins.
-    pub(super) fn enter(&mut self, arena: &Arc<Arena>, device: &CubeDevice) {
+    fn enter(&mut self, arena: &Arc<Arena>) {
         (self.of, self.next) = (arena.clone(), 0);
         if self.is_missing() {
-            let (client, bytes) = (device.client(), self.bytes as usize);
+            let (client, bytes) = (self.device.client(), self.bytes as usize);
             // Freed memory may become the arena, including a smaller arena.
-            if CubeBackend::sync(device).is_ok() {
+            if CubeBackend::sync(&self.device).is_ok() {
                 let _ = client.memory_cleanup();
             }
             self.memory = Some(client.memory_persistent_allocation((), |()| client.empty(bytes)));
         }
     }
 
+    fn leave(&self) -> Result<(), DeviceError> {
+        let [asked, foreseen] = [self.next, self.of.spots.len()];
+        let message =
+            || DeviceError(format!("a run has asked for {asked} results, and {foreseen} were foreseen"));
+        if asked == foreseen { Ok(()) } else { Err(message()) }
+    }
+
+    fn renew(&mut self) {
+        self.memory = None;
+    }
+}
+
+impl ArenaMemory {
+    /// Of a device, before it has a program.
+    pub(super) fn of(device: CubeDevice) -> ArenaMemory {
+        ArenaMemory { device, bytes: 0, memory: None, of: Arc::default(), next: 0 }
+    }
+
     /// The memory of the next results.
-    pub(super) fn results<'a>(
-        &mut self,
-        irs: &'a [TensorIr],
-        device: &CubeDevice,
-    ) -> Result<Vec<ResultSlot<'a>>, KernelError> {
+    pub(super) fn results<'a>(&mut self, irs: &'a [TensorIr]) -> Result<Vec<ResultSlot<'a>>, KernelError> {
+        let device = self.device.clone();
         irs.iter().map(|ir| Ok(ResultSlot { ir, device: device.clone(), given: self.result(ir)? })).collect()
     }
 
@@ -76,16 +84,12 @@ impl ArenaMemory {
     }
 
     /// The place of the next result, which a collective writes.
-    pub(super) fn received(
-        &mut self,
-        ir: &TensorIr,
-        device: &CubeDevice,
-    ) -> Result<ReceiveSpot<CubeTensor>, KernelError> {
+    pub(super) fn received(&mut self, ir: &TensorIr) -> Result<ReceiveSpot<CubeTensor>, KernelError> {
         if self.of.spots.get(self.next) == Some(&Spot::Operand) {
             self.next += 1;
             return Ok(ReceiveSpot::Sent);
         }
-        let slot = ResultSlot { ir, device: device.clone(), given: self.result(ir)? };
+        let slot = ResultSlot { ir, device: self.device.clone(), given: self.result(ir)? };
         Ok(slot.placed().map_or(ReceiveSpot::Own, ReceiveSpot::At))
     }
 

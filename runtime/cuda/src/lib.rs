@@ -49,7 +49,6 @@ use meshwright_burn::memory::{BurnMemory, Pinning, uploaded};
 use meshwright_burn::transfer::{download, typed, uninitialized, upload, upload_parts};
 use meshwright_cpu::kernels::DrawBlock;
 use meshwright_cpu::{HostMemory, Pool};
-use meshwright_device::arena::Arena;
 use meshwright_device::collective::calls::CallPiece;
 use meshwright_device::kernels::Kernel;
 use meshwright_device::kernels::product::FactorDigits;
@@ -60,7 +59,8 @@ use meshwright_device::stored::{stored_as, stored_shape};
 use meshwright_device::target::Target;
 use meshwright_device::{KernelError, LoweringError};
 use meshwright_exec::backend::{
-    Backend, DeviceError, DeviceFault, Download, Graphs, Handle, Handles, Memory, RngState, RunPoint,
+    self, Backend, CallBuffers, DeviceError, DeviceFault, Download, Graphs, Handle, Handles, Memory,
+    RngState, RunEvent, SentAndReceived, Upload,
 };
 use meshwright_exec::watch::Launches;
 use meshwright_exec::{DeviceKind, ExecError, HostTensor, Platform, Programs, SilentGpu, opaque};
@@ -194,10 +194,10 @@ impl GpuBackend {
         };
         let notes: Vec<String> = [note, not_kept].into_iter().flatten().collect();
         Ok(GpuBackend {
-            device,
             records: gpu.is_some() && !libraries.launches_each,
             clock: None,
-            arena: ArenaMemory::default(),
+            arena: ArenaMemory::of(device.clone()),
+            device,
             relu_bits: SortedSet::new(),
             pool: Pool::default(),
             note: (!notes.is_empty()).then(|| notes.join("; ")),
@@ -217,7 +217,7 @@ impl GpuBackend {
 
     /// The memory of the next result, where that is in the arena.
     fn place(&mut self, ir: &burn_ir::TensorIr) -> Result<Option<CubeTensor>, KernelError> {
-        let slots = self.arena.results(std::slice::from_ref(ir), &self.device)?;
+        let slots = self.arena.results(std::slice::from_ref(ir))?;
         Ok(slots.first().and_then(ResultSlot::placed))
     }
 
@@ -243,12 +243,12 @@ impl GpuBackend {
         inputs: Vec<CubeTensor>,
         launch: &Launch,
     ) -> Result<Vec<CubeTensor>, KernelError> {
-        let GpuBackend { device, clock, arena, relu_bits, .. } = self;
+        let GpuBackend { clock, arena, relu_bits, .. } = self;
         let Some((_, step)) = clock else {
             return Err(KernelError::Unsupported("no run has begun".into()));
         };
         let inputs = OwnInputs::new(inputs, &launch.reads);
-        let outputs = &arena.results(&launch.writes, device)?;
+        let outputs = &arena.results(&launch.writes)?;
         match kernel {
             Kernel::Map(calls) => maps::map(calls, rng, step, inputs, outputs),
             Kernel::Join(call) => maps::join(call, step, &inputs.tensors, &outputs[0]),
@@ -334,27 +334,8 @@ impl Backend for GpuBackend {
         views::view(tensor, operation)
     }
 
-    fn load_arena(&mut self, arena: &Arena) {
-        self.arena.load(arena);
-    }
-
-    fn lacks_arena(&self) -> bool {
-        self.arena.is_missing()
-    }
-
-    fn leave_arena(&mut self) -> Result<(), DeviceError> {
-        let [asked, foreseen] = self.arena.leave();
-        let message =
-            || DeviceError(format!("a run has asked for {asked} results, and {foreseen} were foreseen"));
-        if asked == foreseen { Ok(()) } else { Err(message()) }
-    }
-
-    fn renew_arena(&mut self) {
-        self.arena.memory = None;
-    }
-
-    fn enter_arena(&mut self, arena: &Arc<Arena>) {
-        self.arena.enter(arena, &self.device);
+    fn arena(&mut self) -> Option<&mut dyn backend::ArenaMemory> {
+        Some(&mut self.arena)
     }
 
     fn run_kernel(
@@ -410,32 +391,17 @@ impl Backend for GpuBackend {
         Ok(())
     }
 
-    fn upload(&mut self, host: HostTensor, values: Option<DType>) -> Vec<Handle<Self>> {
-        upload_parts::<Cube>(host, values, &self.device)
-    }
-
-    /// Kernels were tuned, and tensors that are not updated in place have left their upload's memory.
-    fn ran_first(&mut self) {
-        // Memory that cannot be freed now stays reserved.
-        if Cube::sync(&self.device).is_ok() {
-            let _ = self.device.client().memory_cleanup();
+    fn upload(&mut self, host: HostTensor, lifetime: Upload) -> Vec<Handle<Self>> {
+        let plain = !host.data.is_empty() && !host.dtype().is_pair();
+        match lifetime {
+            Upload::Input if plain => vec![input_upload::sent(host, &self.device)],
+            Upload::Kept if plain => {
+                let device = self.device.clone();
+                let kept = move |()| upload::<Cube>(host, &device);
+                vec![opaque::<Cube>(self.device.client().memory_persistent_allocation((), kept))]
+            }
+            _ => upload_parts::<Cube>(host, lifetime.values(), &self.device),
         }
-    }
-
-    fn upload_kept(&mut self, host: HostTensor) -> Vec<Handle<Self>> {
-        if host.data.is_empty() || host.dtype().is_pair() {
-            return self.upload(host, None);
-        }
-        let device = self.device.clone();
-        let kept = move |()| upload::<Cube>(host, &device);
-        vec![opaque::<Cube>(self.device.client().memory_persistent_allocation((), kept))]
-    }
-
-    fn upload_input(&mut self, host: HostTensor) -> Vec<Handle<Self>> {
-        if host.data.is_empty() || host.dtype().is_pair() {
-            return self.upload(host, None);
-        }
-        vec![input_upload::sent(host, &self.device)]
     }
 
     fn download(
@@ -444,68 +410,77 @@ impl Backend for GpuBackend {
         dtype: DType,
         values: Option<DType>,
         shape: &[usize],
-    ) -> Result<HostTensor, DeviceError> {
-        download::<Cube>(tensors, dtype, values, shape)
+    ) -> Download {
+        if let ([tensor], false) = (&tensors[..], dtype.is_pair())
+            && let tensor = typed::<Cube>(tensor.clone(), stored_as(dtype), &stored_shape(dtype, shape))
+            && let Some(started) =
+                inner(tensor).ok().and_then(|t| download::started(&self.device, t, dtype, shape))
+        {
+            return started;
+        }
+        let done = download::<Cube>(tensors, dtype, values, shape);
+        Box::new(move || done)
     }
 
-    fn start_download(&self, tensor: &Handle<Self>, dtype: DType, shape: &[usize]) -> Option<Download> {
-        let tensor = typed::<Cube>(tensor.clone(), stored_as(dtype), &stored_shape(dtype, shape));
-        download::started(&self.device, inner(tensor).ok()?, dtype, shape)
-    }
-
-    fn send(
+    fn call_memory(
         &mut self,
         tensor: Option<Handle<Self>>,
-        piece: &CallPiece,
+        (sent, received): SentAndReceived<'_>,
+        _: bool,
         gpu: Option<u32>,
-    ) -> Result<BurnMemory<Pinned>, DeviceError> {
-        if let Some(gpu) = self.pins(gpu) {
-            let tensor = tensor.map(|t| typed::<Cube>(t, stored_as(piece.dtype), &piece.shape));
-            return Ok(BurnMemory::Device { pinned: tensor.map(pinned).transpose()?, gpu });
-        }
-        BurnMemory::of_host::<Cube>(tensor, piece)
-    }
-
-    fn receive(
-        &mut self,
-        (piece, gpu): (&CallPiece, Option<u32>),
-        _: (&BurnMemory<Pinned>, bool),
-    ) -> Result<Option<BurnMemory<Pinned>>, DeviceError> {
-        let ir = piece.result();
-        let spot = ir.as_ref().map(|ir| self.arena.received(ir, &self.device)).transpose();
-        let tensor = match spot.map_err(|e| DeviceError(e.to_string()))? {
-            Some(ReceiveSpot::Sent) => return Ok(None),
+    ) -> Result<CallBuffers<BurnMemory<Pinned>>, DeviceError> {
+        let gpu = self.pins(gpu);
+        let on_gpu = |tensor: Option<HandleKind<Cube>>, gpu| {
+            Ok::<_, DeviceError>(BurnMemory::Device { pinned: tensor.map(pinned).transpose()?, gpu })
+        };
+        let send = match gpu {
+            Some(gpu) => on_gpu(tensor.map(|t| typed::<Cube>(t, stored_as(sent.dtype), &sent.shape)), gpu)?,
+            None => BurnMemory::of_host::<Cube>(tensor, sent)?,
+        };
+        let ir = received.result();
+        let spot = ir.as_ref().map(|ir| self.arena.received(ir)).transpose();
+        let spot = match spot.map_err(|e| DeviceError(e.to_string()))? {
+            Some(ReceiveSpot::Sent) => return Ok((None, send)),
             Some(ReceiveSpot::At(tensor)) => {
-                Some(typed::<Cube>(tensor, stored_as(piece.dtype), &piece.shape))
+                Some(typed::<Cube>(tensor, stored_as(received.dtype), &received.shape))
             }
             Some(ReceiveSpot::Own) | None => None,
         };
-        let Some(gpu) = self.pins(gpu) else {
-            return Ok(Some(BurnMemory::Host(HostMemory(self.pool.take(piece.dtype, &piece.shape)?))));
+        let Some(gpu) = gpu else {
+            let receive = HostMemory(self.pool.take(received.dtype, &received.shape)?);
+            return Ok((Some(send), BurnMemory::Host(receive)));
         };
         let new = || ir.map(|ir| uninitialized::<Cube>(ir.shape, ir.dtype, &self.device));
-        let pinned = tensor.or_else(new).map(pinned).transpose()?;
-        Ok(Some(BurnMemory::Device { pinned, gpu }))
+        Ok((Some(send), on_gpu(spot.or_else(new), gpu)?))
     }
 
-    fn received(&mut self, memory: BurnMemory<Pinned>, piece: &CallPiece) -> Option<Handle<Self>> {
+    fn received(
+        &mut self,
+        memory: BurnMemory<Pinned>,
+        piece: &CallPiece,
+        _: Option<BurnMemory<Pinned>>,
+    ) -> Option<Handle<Self>> {
         match memory {
             BurnMemory::Device { pinned, .. } => pinned.map(|pinned| pinned.tensor),
             BurnMemory::Host(memory) => uploaded::<Cube>(memory, &mut self.pool, piece, &self.device),
         }
     }
 
-    fn sent(&mut self, memory: BurnMemory<Pinned>) {
-        drop(memory);
-    }
-
-    fn begin(&mut self, rng: RngState) {
-        random::set_step(&self.device, &mut self.clock, rng.step);
-    }
-
-    fn reached(&mut self, at: Option<RunPoint>) {
-        if let CubeDevice::Cuda(gpu) = &self.device {
-            faults::reached(gpu, at);
+    fn reached(&mut self, event: RunEvent) {
+        match event {
+            RunEvent::Begun(step) => random::set_step(&self.device, &mut self.clock, step),
+            RunEvent::Step(at) => {
+                if let CubeDevice::Cuda(gpu) = &self.device {
+                    faults::reached(gpu, at);
+                }
+            }
+            // Kernels were tuned, and tensors that are not updated in place have left their upload's memory. What cannot be
+            // freed now stays reserved.
+            RunEvent::RanFirst => {
+                if Cube::sync(&self.device).is_ok() {
+                    let _ = self.device.client().memory_cleanup();
+                }
+            }
         }
     }
 

@@ -104,6 +104,44 @@ impl RngState {
     }
 }
 
+/// What a device has to know of a run.
+#[derive(Clone, Copy, Debug)]
+pub enum RunEvent {
+    /// A program with random kernels begins, in the training step of this number.
+    Begun(u64),
+    /// The launches that follow are those of a step; of none outside of programs.
+    Step(Option<RunPoint>),
+    /// The first run of a program has ended: memory that was needed once goes back to the device.
+    RanFirst,
+}
+
+/// How long an uploaded tensor stays.
+#[derive(Clone, Copy, Debug)]
+pub enum Upload {
+    /// To the end of its last reader. Of pairs that are stored in two parts the values become elements of this type.
+    Value(Option<DType>),
+    /// As an input, whose upload may overlap with the device's work.
+    Input,
+    /// From run to run.
+    Kept,
+}
+
+impl Upload {
+    /// The type of the values of a pair that is stored in two parts.
+    pub fn values(self) -> Option<DType> {
+        match self {
+            Upload::Value(values) => values,
+            Upload::Input | Upload::Kept => None,
+        }
+    }
+}
+
+/// The pieces that a call of a transport reads and writes.
+pub type SentAndReceived<'a> = (&'a CallPiece, &'a CallPiece);
+
+/// Memory that a call reads, where it is another than what it writes, and memory that it writes.
+pub type CallBuffers<M> = (Option<M>, M);
+
 /// Elements on their way to the host.
 pub type Download = Box<dyn FnOnce() -> Result<HostTensor, DeviceError> + Send>;
 
@@ -138,6 +176,24 @@ pub trait Graphs<H> {
 
     /// Copies the elements of a tensor into the storage of another of its kind.
     fn copy(&mut self, from: &Shaped<H>, to: &Shaped<H>) -> Result<(), DeviceError>;
+}
+
+/// The memory of arenas: one allocation for all programs of a device, since they run one after the other.
+pub trait ArenaMemory {
+    /// A program will run that has such an arena.
+    fn load(&mut self, arena: &Arena);
+
+    /// Whether the next run must allocate the memory.
+    fn is_missing(&self) -> bool;
+
+    /// Begins a run whose kernels write their results in the arena, one after the other.
+    fn enter(&mut self, arena: &Arc<Arena>);
+
+    /// A run has ended. Fails where it has asked for another number of results than was foreseen.
+    fn leave(&self) -> Result<(), DeviceError>;
+
+    /// Gives the arena other memory, after a failure that left parts of it unwritten.
+    fn renew(&mut self);
 }
 
 /// Lowering of steps to operations of one device, and their execution.
@@ -201,27 +257,9 @@ pub trait Backend: Send + Sized + 'static {
         None
     }
 
-    /// A program will run that has such an arena, whose memory is that of all programs.
-    fn load_arena(&mut self, arena: &Arena) {
-        let _ = arena;
-    }
-
-    /// Whether the next run must allocate the memory.
-    fn lacks_arena(&self) -> bool {
-        false
-    }
-
-    /// A run has ended. Fails where it has asked for another number of results than was foreseen.
-    fn leave_arena(&mut self) -> Result<(), DeviceError> {
-        Ok(())
-    }
-
-    /// Gives the arena other memory, after a failure that left parts of it unwritten.
-    fn renew_arena(&mut self) {}
-
-    /// Begins a run whose kernels write their results in the arena, one after the other.
-    fn enter_arena(&mut self, arena: &Arc<Arena>) {
-        let _ = arena;
+    /// The memory of its arenas, if its kernels write their results there.
+    fn arena(&mut self) -> Option<&mut dyn ArenaMemory> {
+        None
     }
 
     /// Runs a kernel on the tensors of its launch.
@@ -233,79 +271,50 @@ pub trait Backend: Send + Sized + 'static {
         rng: RngState,
     ) -> Result<(), KernelError>;
 
-    /// Tensors of the device with the elements of one of the host. Of pairs that are stored in two parts the values become
-    /// elements of `values`.
-    fn upload(&mut self, host: HostTensor, values: Option<DType>) -> Vec<Handle<Self>>;
+    /// Tensors of the device with the elements of one of the host.
+    fn upload(&mut self, host: HostTensor, lifetime: Upload) -> Vec<Handle<Self>>;
 
-    /// [`Backend::upload`] of a tensor that stays from run to run.
-    fn upload_kept(&mut self, host: HostTensor) -> Vec<Handle<Self>> {
-        self.upload(host, None)
-    }
-
-    /// [`Backend::upload`] of an input, which may overlap with the device's work.
-    fn upload_input(&mut self, host: HostTensor) -> Vec<Handle<Self>> {
-        self.upload(host, None)
-    }
-
-    /// A copy of a device's elements, as they were uploaded. Waits for the launches that write them.
+    /// Starts a copy of a device's elements, as they were uploaded, in order with earlier launches; the returned function
+    /// waits for it.
     fn download(
         &self,
         tensors: Vec<Handle<Self>>,
         dtype: DType,
         values: Option<DType>,
         shape: &[usize],
-    ) -> Result<HostTensor, DeviceError>;
-
-    /// Starts [`Backend::download`] of a tensor that is not a pair, in order with earlier launches; the returned
-    /// function waits for it. None if the download cannot run asynchronously.
-    fn start_download(&self, tensor: &Handle<Self>, dtype: DType, shape: &[usize]) -> Option<Download> {
-        let _ = (tensor, dtype, shape);
-        None
-    }
+    ) -> Download;
 
     /// Frees storage without readers.
     fn recycle(&mut self, tensor: Handle<Self>) {
         drop(tensor);
     }
 
-    /// Memory that a transport is to read: of a tensor, or of nothing. `gpu` is set where the transport works on the memory
-    /// of that GPU.
-    fn send(
+    /// Memory for a call of a transport, which reads `tensor`, or nothing, and writes a result. It may write over what it
+    /// reads if `over`. `gpu` is set where the transport works on the memory of that GPU.
+    fn call_memory(
         &mut self,
         tensor: Option<Handle<Self>>,
-        piece: &CallPiece,
+        pieces: SentAndReceived<'_>,
+        over: bool,
         gpu: Option<u32>,
-    ) -> Result<Self::CallMemory, DeviceError>;
+    ) -> Result<CallBuffers<Self::CallMemory>, DeviceError>;
 
-    /// Memory that a transport writes; none if it overwrites the memory that is sent, which it may if `over`.
-    fn receive(
+    /// The tensor that was received; none where nothing could be. Takes back memory that was sent.
+    fn received(
         &mut self,
-        to: (&CallPiece, Option<u32>),
-        from: (&Self::CallMemory, bool),
-    ) -> Result<Option<Self::CallMemory>, DeviceError>;
-
-    /// The tensor that was received; none where nothing could be.
-    fn received(&mut self, memory: Self::CallMemory, piece: &CallPiece) -> Option<Handle<Self>>;
-
-    /// Takes back memory that was sent.
-    fn sent(&mut self, memory: Self::CallMemory);
-
-    /// After the first run of a program: memory that was needed once goes back to the device.
-    fn ran_first(&mut self) {}
+        memory: Self::CallMemory,
+        piece: &CallPiece,
+        sent: Option<Self::CallMemory>,
+    ) -> Option<Handle<Self>>;
 
     /// Memory in use and reserved; none where the device does not tell. Waits for the device.
     fn memory(&self) -> Result<Option<Memory>, DeviceError> {
         Ok(None)
     }
 
-    /// Sets the RNG state of the launches that follow, before a run of a program with kernels.
-    fn begin(&mut self, rng: RngState) {
-        let _ = rng;
-    }
-
-    /// Sets the step of the launches that follow; none outside of programs.
-    fn reached(&mut self, at: Option<RunPoint>) {
-        let _ = at;
+    /// A run has come to a point at which a device may have something to do.
+    fn reached(&mut self, event: RunEvent) {
+        let _ = event;
     }
 
     /// The state of the GPU if this problem, in the words of the device or of a library that uses it, is the GPU's.

@@ -2,7 +2,9 @@
 
 use super::replays::{Peers, Recording, changes};
 use super::runner::{Program, RunContext, RunError};
-use crate::backend::{Backend, DeviceError, DeviceFault, Download, Handle, Memory, RngState};
+use crate::backend::{
+    Backend, DeviceError, DeviceFault, Download, Handle, Memory, RngState, RunEvent, Upload,
+};
 use crate::error::ExecError;
 use crate::tensor::Finiteness;
 use crate::tensor::HostTensor;
@@ -195,7 +197,9 @@ impl<B: Backend> Executor for ProgramsOn<B> {
         // It is the same on all ranks.
         self.news = why.filter(|_| rank == 0).or(self.news.take());
         let program = Program::new(&mut self.backend, plan, rank)?;
-        self.backend.load_arena(&program.arena);
+        if let Some(arena) = self.backend.arena() {
+            arena.load(&program.arena);
+        }
         // Their memory may be another one from now on. On all devices, whose arenas may differ: they record together.
         (0..self.programs.len()).for_each(|other| self.give_up(other));
         self.programs.push(program);
@@ -265,7 +269,7 @@ impl<B: Backend> Executor for ProgramsOn<B> {
         *last = program;
         let (program, recording) = (&mut programs[program], &mut recordings[program]);
         if program.draws() {
-            backend.begin(rng);
+            backend.reached(RunEvent::Begun(rng.step));
         }
         let peers = Peers { transport, sequence };
         let why = recording.run(backend, program, peers, |backend, program, peers| {
@@ -286,12 +290,12 @@ impl<B: Backend> Executor for ProgramsOn<B> {
                     examined,
                 },
             );
-            backend.reached(None);
+            backend.reached(RunEvent::Step(None));
             ran
         })?;
         self.news = why.or(self.news.take());
         if self.fresh.remove(&number) {
-            self.backend.ran_first();
+            self.backend.reached(RunEvent::RanFirst);
         }
         Ok(())
     }
@@ -394,7 +398,7 @@ impl<B: Backend> Executor for ProgramsOn<B> {
 
     fn set(&mut self, name: &str, value: HostTensor) {
         (0..self.programs.len()).for_each(|program| self.give_up(program));
-        self.kept.insert(name.into(), self.backend.upload_kept(value));
+        self.kept.insert(name.into(), self.backend.upload(value, Upload::Kept));
     }
 
     fn drop_kept(&mut self, name: &str) {
@@ -403,7 +407,7 @@ impl<B: Backend> Executor for ProgramsOn<B> {
 
     fn get(&self, name: &str, dtype: DType, shape: &[usize]) -> Result<Option<HostTensor>, DeviceError> {
         let kept = self.kept.get(name).cloned();
-        kept.map(|tensors| self.backend.download(tensors, dtype, None, shape)).transpose()
+        kept.map(|tensors| self.backend.download(tensors, dtype, None, shape)()).transpose()
     }
 
     fn address(&self, name: &str) -> Option<usize> {

@@ -11,7 +11,7 @@
 //! of a rehearsal or a recording, and the least outcome counts for all.
 
 use super::runner::{Program, RunError};
-use crate::backend::{Backend, DeviceError, Handle, Overwrite, Replay, Shaped};
+use crate::backend::{Backend, DeviceError, Handle, Overwrite, Replay, Shaped, Upload};
 use crate::tensor::HostTensor;
 use meshwright_comm::{CallRecorder, Collectives, CommError, Group, RecordedCalls, Tag, Transport};
 use meshwright_plan::{BufId, Plan, Prim, ProgramInputKind, Step};
@@ -232,7 +232,7 @@ impl<B: Backend> Recording<B> {
             return;
         }
         let (dtype, shape) = (host.dtype(), host.shape.clone());
-        let mut tensors = backend.upload(host, None);
+        let mut tensors = backend.upload(host, Upload::Value(None));
         if let (Some(graphs), [tensor]) = (backend.graphs(), &mut tensors[..]) {
             // An input that cannot be overwritten is uploaded each time, and prevents a recording.
             if let Ok((writable, overwrite)) = graphs.writable(&(tensor.clone(), dtype, shape)) {
@@ -411,7 +411,9 @@ impl<B: Backend> FixedTensors<B> {
         };
         // The failed run has left parts of the arena unwritten.
         program.drop_values();
-        backend.renew_arena();
+        if let Some(arena) = backend.arena() {
+            arena.renew();
+        }
         before.restore(backend, program);
         self.stays.clear();
         self.prepared = false;

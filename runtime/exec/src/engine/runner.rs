@@ -2,8 +2,9 @@
 
 use super::interpreter::{LoadedKernel, execute};
 use super::place::not_compiled;
-use crate::backend::DeviceError;
-use crate::backend::{Backend, Download, Handle, Handles, RngState, RunPoint, Shaped};
+use crate::backend::{
+    Backend, DeviceError, Download, Handle, Handles, RngState, RunEvent, RunPoint, Shaped, Upload,
+};
 use crate::collective::{CallTensors, call_on, tag_of, tag_of_message};
 use crate::error::ExecError;
 use crate::open_pass::OpenPass;
@@ -119,7 +120,7 @@ impl RunContext<'_> {
         if *self.at != Some(step) {
             *self.at = Some(step);
             let point = RunPoint { program: self.program, step_number: self.rng.step, step };
-            backend.reached(Some(point));
+            backend.reached(RunEvent::Step(Some(point)));
         }
     }
 
@@ -143,7 +144,7 @@ impl<B: Backend> Program<B> {
         for (number, id) in device.slots.tables() {
             let table = &device.tables[number];
             let host = HostTensor { shape: table.shape.clone(), data: HostData::I32(table.elements.clone()) };
-            for tensor in backend.upload(host, None) {
+            for tensor in backend.upload(host, Upload::Value(None)) {
                 handles.register_handle(id, tensor);
             }
         }
@@ -193,12 +194,12 @@ impl<B: Backend> Program<B> {
     /// Binds a buffer to a tensor of the host.
     pub(crate) fn bind_host(&mut self, backend: &mut B, buf: BufId, value: HostTensor) {
         let values = self.device.pairs.get(&buf).copied();
-        self.bind(buf, backend.upload(value, values));
+        self.bind(buf, backend.upload(value, Upload::Value(values)));
     }
 
     /// Binds an input to a tensor of the host.
     pub(crate) fn bind_input(&mut self, backend: &mut B, buf: BufId, value: HostTensor) {
-        self.bind(buf, backend.upload_input(value));
+        self.bind(buf, backend.upload(value, Upload::Input));
     }
 
     /// Binds a buffer to its tensors: of pairs in two parts the values and the indices.
@@ -229,20 +230,12 @@ impl<B: Backend> Program<B> {
     pub(crate) fn start_read(&mut self, backend: &B, buf: BufId) -> Download {
         let (dtype, shape) = self.local(buf);
         let tensors = self.get(buf, false);
-        if let ([tensor], false) = (&tensors[..], dtype.is_pair())
-            && let Some(download) = backend.start_download(tensor, dtype, &shape)
-        {
-            return download;
-        }
-        let done = backend.download(tensors, dtype, self.device.pairs.get(&buf).copied(), &shape);
-        Box::new(move || done)
+        backend.download(tensors, dtype, self.device.pairs.get(&buf).copied(), &shape)
     }
 
     /// A copy of a buffer's elements on the host.
     pub(crate) fn read(&mut self, backend: &B, buf: BufId) -> Result<HostTensor, DeviceError> {
-        let (dtype, shape) = self.local(buf);
-        let tensors = self.get(buf, false);
-        backend.download(tensors, dtype, self.device.pairs.get(&buf).copied(), &shape)
+        self.start_read(backend, buf)()
     }
 
     /// Drops all values of a run, and the values that were bound for it.
@@ -264,16 +257,18 @@ impl<B: Backend> Program<B> {
 
     /// Runs all steps.
     pub(crate) fn run(&mut self, backend: &mut B, mut run: RunContext<'_>) -> Result<(), RunError> {
-        if backend.lacks_arena() {
+        if backend.arena().is_some_and(|arena| arena.is_missing()) {
             run.reach(backend, self.arena.fullest);
         }
-        backend.enter_arena(&self.arena);
+        if let Some(arena) = backend.arena() {
+            arena.enter(&self.arena);
+        }
         let given: Vec<BufId> = self.plan.program_inputs.iter().map(|l| l.buf).collect();
         self.examine(backend, &given, &mut run)?;
         let device = self.device.clone();
         self.launches(backend, &device.body, &mut run)?;
         self.delivered(0, &mut run)?;
-        Ok(backend.leave_arena()?)
+        Ok(backend.arena().map_or(Ok(()), |arena| arena.leave())?)
     }
 
     fn launches(
@@ -527,17 +522,10 @@ impl<B: Backend> Program<B> {
         for (sent, received) in call.send.iter().zip(&call.receive) {
             let status = if sent.ends { TensorStatus::ReadWrite } else { TensorStatus::ReadOnly };
             let tensor = sent.tensor.map(|id| self.handles.get_handle(&id, &status));
-            let send = backend.send(tensor, sent, gpu)?;
-            match backend.receive((received, gpu), (&send, call.in_place() && sent.ends))? {
-                None => {
-                    memory.send.push(None);
-                    memory.receive.push(send);
-                }
-                Some(receive) => {
-                    memory.send.push(Some(send));
-                    memory.receive.push(receive);
-                }
-            }
+            let over = call.in_place() && sent.ends;
+            let (send, receive) = backend.call_memory(tensor, (sent, received), over, gpu)?;
+            memory.send.push(send);
+            memory.receive.push(receive);
         }
         let named = if piece.link.is_some() { tag_of_message } else { tag_of };
         let tag = named(&piece.prepared, sequence);
@@ -570,15 +558,13 @@ impl<B: Backend> Program<B> {
             let memory = started.wait()?;
             *run.waited += asked.elapsed();
             begin = run.ended(What::Wait, step, begin, sequence);
-            for (received, memory) in call.receive.iter().zip(memory.receive) {
-                let tensor = backend.received(memory, received);
+            let given_back =
+                call.send.iter().zip(memory.send).map(|(sent, memory)| memory.filter(|_| sent.ends));
+            let written = call.receive.iter().zip(memory.receive);
+            for ((received, memory), sent) in written.zip(given_back) {
+                let tensor = backend.received(memory, received, sent);
                 if let (Some(id), Some(tensor)) = (received.tensor, tensor) {
                     self.handles.register_handle(id, tensor);
-                }
-            }
-            for (sent, memory) in call.send.iter().zip(memory.send) {
-                if let Some(memory) = memory.filter(|_| sent.ends) {
-                    backend.sent(memory);
                 }
             }
         }
