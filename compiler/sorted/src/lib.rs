@@ -4,6 +4,8 @@
 //! maps, and each instance of a B-tree is 5,000 lines of code for LLVM: they were a third of what the largest crate made it
 //! compile. Here a tree holds where values lie, and a vector the values. So one instance of a tree serves all maps with the
 //! same type of keys, and what is left for each type of values is small.
+//!
+//! **Invariant:** every operation on one key takes the logarithm of the size, whatever the order of keys.
 
 mod map;
 mod set;
@@ -11,5 +13,5 @@ mod set;
 #[allow(clippy::unwrap_used, reason = "tests")]
 mod tests;
 
-pub use map::{Entry, IntoIter, Iter, IterMut, OccupiedEntry, SortedMap, VacantEntry};
-pub use set::{Range, SortedSet};
+pub use map::{IntoIter, Iter, IterMut, MapEntry, OccupiedEntry, SortedMap, VacantEntry};
+pub use set::{ItemRange, SortedSet};

@@ -130,8 +130,8 @@ impl<K: Ord, V> SortedMap<K, V> {
     /// Gives a key a value. The value that it had is returned.
     pub fn insert(&mut self, key: K, value: V) -> Option<V> {
         match self.entry(key) {
-            Entry::Occupied(mut entry) => Some(std::mem::replace(entry.get_mut(), value)),
-            Entry::Vacant(entry) => {
+            MapEntry::Occupied(mut entry) => Some(std::mem::replace(entry.get_mut(), value)),
+            MapEntry::Vacant(entry) => {
                 entry.insert(value);
                 None
             }
@@ -160,13 +160,13 @@ impl<K: Ord, V> SortedMap<K, V> {
     }
 
     /// The entry of a key, to be read, changed or filled.
-    pub fn entry(&mut self, key: K) -> Entry<'_, K, V> {
+    pub fn entry(&mut self, key: K) -> MapEntry<'_, K, V> {
         let Self { places, values, free } = self;
         match places.entry(key) {
             btree_map::Entry::Occupied(at) => {
-                Entry::Occupied(OccupiedEntry { value: &mut values[*at.get() as usize] })
+                MapEntry::Occupied(OccupiedEntry { value: &mut values[*at.get() as usize] })
             }
-            btree_map::Entry::Vacant(place) => Entry::Vacant(VacantEntry { place, values, free }),
+            btree_map::Entry::Vacant(place) => MapEntry::Vacant(VacantEntry { place, values, free }),
         }
     }
 
@@ -278,7 +278,7 @@ impl<K, V> DoubleEndedIterator for IntoIter<K, V> {
 impl<K, V> ExactSizeIterator for IntoIter<K, V> {}
 
 /// The entry of a key.
-pub enum Entry<'a, K, V> {
+pub enum MapEntry<'a, K, V> {
     /// The key has a value.
     Occupied(OccupiedEntry<'a, V>),
     /// The key has no value.
@@ -332,7 +332,7 @@ impl<'a, K: Ord, V> VacantEntry<'a, K, V> {
     }
 }
 
-impl<'a, K: Ord, V> Entry<'a, K, V> {
+impl<'a, K: Ord, V> MapEntry<'a, K, V> {
     /// The value of the key, or else a new one.
     pub fn or_insert(self, value: V) -> &'a mut V {
         self.or_insert_with(|| value)

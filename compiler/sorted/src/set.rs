@@ -16,7 +16,7 @@ pub struct SortedSet<T> {
 }
 
 /// Items of a set that lie in a range.
-pub type Range<'a, T> = Map<btree_map::Range<'a, T, u32>, fn((&'a T, &'a u32)) -> &'a T>;
+pub type ItemRange<'a, T> = Map<btree_map::Range<'a, T, u32>, fn((&'a T, &'a u32)) -> &'a T>;
 
 impl<T> SortedSet<T> {
     /// A set without items.
@@ -124,7 +124,7 @@ impl<T: Ord> SortedSet<T> {
     }
 
     /// The items that lie in a range.
-    pub fn range<Q: Ord + ?Sized, R: RangeBounds<Q>>(&self, items: R) -> Range<'_, T>
+    pub fn range<Q: Ord + ?Sized, R: RangeBounds<Q>>(&self, items: R) -> ItemRange<'_, T>
     where
         T: Borrow<Q>,
     {

@@ -1,6 +1,6 @@
 //! Maps and sets against those of the standard library.
 
-use crate::{Entry, SortedMap, SortedSet};
+use crate::{MapEntry, SortedMap, SortedSet};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
@@ -68,10 +68,10 @@ fn of_equal_keys_the_last_stays() {
 #[test]
 fn an_entry_is_read_or_filled() {
     let mut map = SortedMap::from([("a", 1)]);
-    assert!(matches!(map.entry("a"), Entry::Occupied(entry) if *entry.get() == 1));
+    assert!(matches!(map.entry("a"), MapEntry::Occupied(entry) if *entry.get() == 1));
     match map.entry("b") {
-        Entry::Vacant(free) => *free.insert(2) += 1,
-        Entry::Occupied(_) => panic!("nothing is there"),
+        MapEntry::Vacant(free) => *free.insert(2) += 1,
+        MapEntry::Occupied(_) => panic!("nothing is there"),
     }
     assert_eq!(entries(&map), [("a", 1), ("b", 3)]);
 }

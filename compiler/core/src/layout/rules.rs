@@ -10,7 +10,7 @@ use crate::resolve::matches;
 use meshwright_diag::{Diagnostic, MAX_REPORTED, Outcome, Span, codes, has_errors, nearest};
 use meshwright_ops::Class;
 use meshwright_plan::{Axis, Dim, Mesh};
-use meshwright_sorted::Entry;
+use meshwright_sorted::MapEntry;
 use meshwright_sorted::{SortedMap, SortedSet};
 use meshwright_syntax::ast::{
     DimPattern, LayoutFile, LayoutKind, MeshOption, ReduceWhen, Rule as AstRule, ScopeKind,
@@ -489,11 +489,11 @@ fn placed_twice(layout: &Layout, out: &mut Vec<Diagnostic>) {
             return;
         }
         let s = match firsts.entry((&r.scope, r.dim)) {
-            Entry::Vacant(free) => {
+            MapEntry::Vacant(free) => {
                 free.insert(r);
                 continue;
             }
-            Entry::Occupied(first) => *first.get(),
+            MapEntry::Occupied(first) => *first.get(),
         };
         let name = r.text.rsplit(": ").next().unwrap_or("").split(" ->").next().unwrap_or("");
         let mut axes: Vec<&str> = Vec::new();

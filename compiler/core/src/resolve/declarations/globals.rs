@@ -9,7 +9,7 @@ use crate::resolve::number::{self, Konst, Num};
 use crate::resolve::report::{Report, circle, listed, nearest};
 use meshwright_diag::{Diagnostic, Span, codes};
 use meshwright_plan::{Dim, Dims};
-use meshwright_sorted::Entry;
+use meshwright_sorted::MapEntry;
 use meshwright_sorted::SortedMap;
 use meshwright_syntax::ast::{
     Binding, Call, Expr, ExprKind, ItemKind, Layer, ModelFile, Name, SizePreset, UnaryOp,
@@ -122,8 +122,8 @@ pub(in crate::resolve) fn globals<'a>(
             ItemKind::Dims(list) => list.iter().for_each(|d| b.declare(GlobalKind::Dim, d)),
             ItemKind::Consts(list) => list.iter().for_each(|c| b.declare(GlobalKind::Const, c)),
             ItemKind::Size(preset) => match presets.by_name.entry(&preset.name.text) {
-                Entry::Occupied(first) => b.twice("size", &first.get().name, &preset.name),
-                Entry::Vacant(free) => {
+                MapEntry::Occupied(first) => b.twice("size", &first.get().name, &preset.name),
+                MapEntry::Vacant(free) => {
                     free.insert(preset);
                     presets.list.push(preset);
                 }
@@ -276,8 +276,8 @@ impl<'a, 'r> Builder<'a, 'r> {
         let mut params: SortedMap<&str, &Name> = SortedMap::new();
         for p in &layer.params {
             match params.entry(&p.name.text) {
-                Entry::Occupied(first) => self.twice("parameter", first.get(), &p.name),
-                Entry::Vacant(free) => {
+                MapEntry::Occupied(first) => self.twice("parameter", first.get(), &p.name),
+                MapEntry::Vacant(free) => {
                     free.insert(&p.name);
                 }
             }
@@ -294,8 +294,8 @@ impl<'a, 'r> Builder<'a, 'r> {
                     return;
                 }
                 match values.entry(&b.name.text) {
-                    Entry::Occupied(first) => self.twice("value", first.get(), &b.name),
-                    Entry::Vacant(free) => {
+                    MapEntry::Occupied(first) => self.twice("value", first.get(), &b.name),
+                    MapEntry::Vacant(free) => {
                         free.insert(&b.name);
                     }
                 }
