@@ -17,8 +17,7 @@ pub enum EngineKind {
     Foreign(Box<EngineFacts>),
 }
 
-/// Facts about another system, as its authors document them. None is fitted. `dropout`, `regather`, `fsdp`, `live` and `logit_bytes` describe a
-/// run for readers: layouts and consts of the model say the same, so no estimate reads them.
+/// Facts about another system, as its authors document them. None is fitted. Those that [`EngineFacts::unread`] names describe a run for readers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct EngineFacts {
@@ -29,6 +28,7 @@ pub struct EngineFacts {
     /// Queries, keys and values are one product.
     pub fused_projections: bool,
     /// Dropout is on.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub dropout: Option<bool>,
     /// The attention is computed again in the backward pass.
     pub recompute_attention: bool,
@@ -55,17 +55,21 @@ pub struct EngineFacts {
     /// Collectives are reduced in the switches of a node.
     pub nvls: bool,
     /// A gathered activation is gathered again in the backward pass.
-    pub regather: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub regather: Option<bool>,
     /// Bytes that stream for each logit: `fused`, `torch`, `vocab`.
     pub loss: String,
     /// Bytes that stream for each gathered parameter, beside the collective.
     pub copies: f64,
     /// Parameters that are gathered stay until the backward pass.
-    pub fsdp: bool,
-    /// Most parameters that are gathered at once; 0 for two layers.
-    pub live: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fsdp: Option<bool>,
+    /// Most parameters that are gathered at once.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub live: Option<f64>,
     /// Bytes that are kept for each logit.
-    pub logit_bytes: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub logit_bytes: Option<f64>,
 }
 
 impl Default for EngineFacts {
@@ -87,18 +91,35 @@ impl Default for EngineFacts {
             ring: false,
             p2p_overlap: true,
             nvls: true,
-            regather: true,
+            regather: None,
             loss: "fused".into(),
             copies: 0.0,
-            fsdp: false,
-            live: 0.0,
-            logit_bytes: 6.0,
+            fsdp: None,
+            live: None,
+            logit_bytes: None,
         }
+    }
+}
+
+impl EngineFacts {
+    /// The facts that are stated and that no estimate reads: the layout, the mesh and the consts of a run say the same.
+    pub fn unread(&self) -> Vec<&'static str> {
+        let stated = [
+            ("dropout", self.dropout.is_some()),
+            ("regather", self.regather.is_some()),
+            ("fsdp", self.fsdp.is_some()),
+            ("live", self.live.is_some()),
+            ("logit_bytes", self.logit_bytes.is_some()),
+        ];
+        stated.into_iter().filter(|(_, stated)| *stated).map(|(name, _)| name).collect()
     }
 }
 
 /// Compute capability whose kernels are counted on a GPU of a machine file.
 const CAPABILITY: (u32, u32) = (9, 0);
+
+/// The name in machine files of this project's kernel of attention on GPUs.
+pub(crate) const OWN_ATTENTION: &str = "cuda";
 
 impl EngineKind {
     /// The engine that a machine was measured with, or that of its kind of device.
@@ -123,7 +144,7 @@ impl EngineKind {
     pub fn attention(&self) -> Vec<&str> {
         match self {
             EngineKind::Threads | EngineKind::Mpi => vec!["native"],
-            EngineKind::Cuda => vec!["cuda", "flash2"],
+            EngineKind::Cuda => vec![OWN_ATTENTION, "flash2"],
             EngineKind::Foreign(facts) => vec![&facts.attention],
         }
     }

@@ -4,6 +4,7 @@ use crate::visible::{balanced, visible};
 use crate::work::{DeviceWork, KernelWork, Loop, Product, ScalarFamily, Scores, Transfer, WorkItem};
 use meshwright_device::costs::is_view;
 use meshwright_device::kernels::Kernel;
+use meshwright_device::kernels::product::{BesideProduct, ProductCall};
 use meshwright_device::launch::{DevicePlan, Launch, LaunchKind, LoopLaunch};
 use meshwright_device::slot::LaunchId;
 use meshwright_plan::KernelFamily;
@@ -97,9 +98,29 @@ impl Reader<'_> {
             LaunchKind::Kernel(Kernel::Map(_) | Kernel::Fold(_) | Kernel::Rows(_) | Kernel::Join(_))
         );
         steps.iter().for_each(|step| add(&mut work, self.plan, step, folds));
+        match &launch.kind {
+            LaunchKind::Kernel(Kernel::Attention(call)) => {
+                work.attention.iter_mut().for_each(|scores| scores.in_kernels(call.starts() as f64));
+            }
+            LaunchKind::Kernel(Kernel::AttentionDraws(call)) => {
+                let drawn =
+                    call.draws.iter().map(|(block, _)| block.shape().iter().product::<usize>() as f64);
+                work.scalars[ScalarFamily::Random.position()] += drawn.sum::<f64>();
+            }
+            LaunchKind::Kernel(Kernel::Product(call)) => work.again = summed(&work.products, call),
+            _ => {}
+        }
         work.single.clone_from(&work.products);
         vec![WorkItem::Work(Box::new(work))]
     }
+}
+
+/// Bytes of the factor that a product gives the sums of: the library sums it when the product has ended.
+fn summed(products: &[Product], call: &ProductCall) -> f64 {
+    let (BesideProduct::FactorSums { right, .. }, [p]) = (&call.beside, products) else { return 0.0 };
+    let of = if *right { p.n } else { p.m };
+    let bytes = if p.arithmetic == Arithmetic::F32 || p.arithmetic == Arithmetic::TF32 { 4 } else { 2 };
+    (of * p.k * p.batch * bytes) as f64
 }
 
 /// Adds what a step computes to the work of its kernel.
@@ -204,10 +225,26 @@ fn scores(plan: &Plan, step: &Step, spec: &AttentionSpec, parts: &[AttentionPart
         visible: visible(plan, step, spec),
         balanced: balanced(plan, spec),
         products: products.sum::<f64>() + if backward { 1.0 } else { 0.0 },
+        kernels: 1.0,
+        functions: of_score(spec, backward),
         backward,
         dropout: !spec.draws.is_empty(),
         dtype: plan.buffer(query.buf).dtype,
     })
+}
+
+/// Functions of the weights of a softmax that is computed as keys come: the greatest score, what a score is below it, their sum, what is rounded
+/// for the next product. Those of a gradient: what a weight is below the row's mean, times the weight, rounded.
+const SOFTMAX: f64 = 4.0;
+
+/// Functions for each score in a kernel.
+fn of_score(spec: &AttentionSpec, backward: bool) -> [f64; ScalarFamily::ALL.len()] {
+    let mut all = [0.0; ScalarFamily::ALL.len()];
+    let computed = [Some(&spec.score), spec.weight.as_ref(), backward.then_some(&spec.slope)];
+    computed.into_iter().flatten().for_each(|of| count(&of.expr, 1.0, &mut all));
+    all[ScalarFamily::Function(FunctionCost::Simple).position()] += SOFTMAX;
+    all[ScalarFamily::Function(FunctionCost::Exponential).position()] += 1.0;
+    all
 }
 
 /// Adds the functions of an expression, by family.

@@ -90,7 +90,8 @@ impl Prices for Rates<'_> {
     }
 
     fn two_streams(&self) -> bool {
-        self.machine.device.kind == DeviceKind::Gpu
+        // Of a CPU, where a collective does not take all of a device.
+        self.machine.device.kind == DeviceKind::Gpu || self.machine.tier.iter().any(|t| t.units > 0.0)
     }
 
     fn stream_for_axes(&self) -> bool {

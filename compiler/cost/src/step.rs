@@ -1,5 +1,6 @@
 //! Seconds of the kernels of a device.
 
+use crate::engine::OWN_ATTENTION;
 use crate::machine::{AttentionRates, Device, DeviceKind, Machine, MatrixRates};
 use crate::shape::efficiency;
 use crate::work::{KernelWork, Product, ScalarFamily, Scores};
@@ -62,7 +63,11 @@ impl DeviceRates {
             KernelFamily::Memory => 0.0,
             family => d.families.get(family.name()).map_or(0.0, |rate| work.operations / (rate * self.share)),
         };
-        Seconds { work: memory.max(computed + scalar), launch: work.kernels * d.kernel / self.share.min(1.0) }
+        let again = if work.again > 0.0 { work.again / self.stream(work.again) } else { 0.0 };
+        Seconds {
+            work: memory.max(computed + scalar) + again,
+            launch: work.kernels * d.kernel / self.share.min(1.0),
+        }
     }
 
     /// The least seconds of the same work in kernels of any shape and size: products and memory at their greatest rates.
@@ -79,7 +84,7 @@ impl DeviceRates {
             KernelFamily::Matmul => work.products.iter().map(product).sum(),
             _ => 0.0,
         };
-        let rest = self.seconds(&KernelWork { bytes: 0.0, products: Vec::new(), ..work.clone() });
+        let rest = self.seconds(&KernelWork { bytes: 0.0, again: 0.0, products: Vec::new(), ..work.clone() });
         Seconds { work: memory.max(products + rest.work), launch: rest.launch }
     }
 
@@ -90,11 +95,15 @@ impl DeviceRates {
         stream.total.map_or(alone, |total| alone.min(total / self.beside))
     }
 
-    /// Seconds of scalar functions on a CPU. Rates are those of `f32`.
+    /// Seconds of scalar functions. Rates are those of `f32`.
     fn scalar(&self, work: &KernelWork) -> f64 {
-        let table = &self.device.scalar;
-        let each = |f: ScalarFamily| table.get(f.name()).map_or(0.0, |s| s * work.scalars[f.position()]);
-        ScalarFamily::ALL.into_iter().map(each).sum::<f64>() / self.share
+        self.functions(&work.scalars) / self.share
+    }
+
+    /// Seconds of so many functions of each family on one core, or on a GPU.
+    fn functions(&self, of: &[f64; ScalarFamily::ALL.len()]) -> f64 {
+        let each = |f: ScalarFamily| self.device.scalar.get(f.name()).map_or(0.0, |s| s * of[f.position()]);
+        ScalarFamily::ALL.into_iter().map(each).sum()
     }
 
     /// Seconds of a matrix product: the slowest of issuing and of power, whatever the shape.
@@ -123,9 +132,23 @@ impl DeviceRates {
         names.iter().find_map(|n| self.device.matrix.get(*n))
     }
 
-    /// Seconds of an attention.
+    fn own_scores(&self, s: &Scores) -> f64 {
+        let d = &self.device;
+        let pairs = s.matrices * s.queries * s.keys * s.visible;
+        let products = s.products + SHARED_PRODUCTS * (s.kernels - 1.0);
+        let rate = self.matrix(s.dtype.into(), false).map_or(f64::INFINITY, |m| m.best * d.sustained);
+        let multiplied = products * pairs * (s.width + s.values) / rate;
+        (multiplied + pairs * self.functions(&s.functions)) / d.attention_sustained / self.share
+    }
+
+    /// Seconds of an attention: by the rates of the first kernel that the machine has. Where nobody has measured this project's own on a GPU, what
+    /// it computes is priced: products at the rate of all products, and then the functions of each score.
     fn scores(&self, s: &Scores) -> f64 {
         let d = &self.device;
+        let own = self.attention.first().filter(|name| *name == OWN_ATTENTION);
+        if own.is_some_and(|name| !d.attention.contains_key(name) && !d.scalar.is_empty()) {
+            return self.own_scores(s);
+        }
         let found =
             self.attention.iter().find_map(|name| d.attention.get(name)).or(d.attention.values().next());
         let Some(AttentionRates { forward, backward, dropout, .. }) = found else { return 0.0 };
@@ -137,6 +160,9 @@ impl DeviceRates {
         flops / (top * width * s.keys / (s.keys + half) * d.attention_sustained * self.share)
     }
 }
+
+/// Products that each kernel of a gradient computes again: the scores, and those of the cotangent with values.
+const SHARED_PRODUCTS: f64 = 2.0;
 
 /// Products of an attention that the rates of a kind of device count.
 pub fn products_of(kind: DeviceKind, s: &Scores) -> f64 {

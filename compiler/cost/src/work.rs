@@ -49,6 +49,8 @@ pub struct KernelWork {
     pub kernels: f64,
     /// Bytes read and written.
     pub bytes: f64,
+    /// Bytes that a kernel of a library reads once more when the product has ended: the factor whose sums it gives.
+    pub again: f64,
     /// Matrix products.
     pub products: Vec<Product>,
     /// The same as the Plan has them, where some are computed as one.
@@ -75,6 +77,7 @@ impl KernelWork {
             phase,
             kernels,
             bytes,
+            again: 0.0,
             products,
             single: vec![],
             attention,
@@ -138,8 +141,12 @@ pub struct Scores {
     pub visible: f64,
     /// The same in the mean of all devices, as where positions are dealt so that all have as many.
     pub balanced: f64,
-    /// Products of a matrix of scores, each `2 queries keys width` operations.
+    /// Products of a matrix of scores, each `2 queries keys width` operations, where one kernel computes them.
     pub products: f64,
+    /// Kernels, each of which computes the scores.
+    pub kernels: f64,
+    /// Functions for each score, over all kernels, by [`ScalarFamily::position`].
+    pub functions: [f64; ScalarFamily::ALL.len()],
     /// A gradient.
     pub backward: bool,
     /// Whether weights are multiplied by random values.
@@ -186,6 +193,14 @@ impl ScalarFamily {
             ScalarFamily::Function(FunctionCost::Power) => "power",
             ScalarFamily::Random => "random",
         }
+    }
+}
+
+impl Scores {
+    /// Computed by so many kernels.
+    pub fn in_kernels(&mut self, kernels: f64) {
+        self.kernels = kernels;
+        self.functions.iter_mut().for_each(|f| *f *= kernels);
     }
 }
 

@@ -194,6 +194,7 @@ impl ModelWork {
         }
         out.scalars.iter_mut().for_each(|s| *s *= ratio);
         out.operations *= ratio;
+        out.again *= ratio;
         out
     }
 

@@ -19,7 +19,7 @@ fn a_machine_is_measured_and_estimates_use_it() {
     {
         assert!(out.contains(part), "{part}: {out}");
     }
-    for part in ["measuring kernels", "measuring collectives", "measuring plans"] {
+    for part in ["measuring kernels", "measuring collectives", "measuring overlap", "measuring plans"] {
         assert!(err.contains(part), "{part}: {err}");
     }
     let text = std::fs::read_to_string(at.join("here.toml")).unwrap();

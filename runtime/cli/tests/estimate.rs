@@ -480,9 +480,61 @@ fn an_explanation_has_the_time_of_each_collective() {
     assert!(report["estimate"]["seconds"].as_f64().unwrap() > 0.0);
     for c in report["collectives"].as_array().unwrap() {
         assert!(c["seconds"].as_f64().unwrap() >= c["exposed_seconds"].as_f64().unwrap() - 1e-12, "{c}");
+        assert_eq!(c["estimate_error"], 0.15, "{c}");
     }
     let text = run(&args).1;
     assert!(text.contains("estimate") && text.contains("waiting for collectives"), "{text}");
+    // Each time has its band: that of the step, and those of its collectives.
+    let rows: Vec<&str> = text.lines().filter(|l| l.contains("all-reduce data,")).collect();
+    assert!(!rows.is_empty() && rows.iter().all(|l| l.contains("s +- 15 % ")), "{text}");
+    // A machine whose collectives were measured has their own.
+    let file = folder("band-of-collectives").join("here.toml");
+    let calibrated = "[errors]\ncollective = 0.04\n[calibration]\ndate = \"2026-11-29\"\non = \"here\"\nplans = 3\n\
+                      mean_error = 0.02\nmax_error = 0.02\n";
+    std::fs::write(&file, run(&["machines", "dgx-h100"]).1 + calibrated).unwrap();
+    let mut here = args.to_vec();
+    here[9] = file.to_str().unwrap();
+    let text = run(&here).1;
+    assert!(text.contains("s +- 4 % ") && !text.contains("15 %"), "{text}");
+}
+
+/// The case of the machine files' `[failures]`: a failure every 3.1 hours, and more than nine tenths of the time left.
+#[test]
+fn sixteen_thousand_devices_make_progress_between_failures() {
+    let of =
+        ["estimate", "gpt", "--preset", "tiny", "--dim", "batch=16384", "--layout", "dp", "--mesh", "16384"];
+    let more = ["--machine", "dgx-h100", "--precision", "bf16", "--failures"];
+    let e = json(&[&of[..], &more].concat());
+    let number = |key: &str| e["goodput"][key].as_f64().unwrap();
+    assert!((number("between") / 3600.0 - 3.1).abs() < 0.01, "{e}");
+    assert!((0.9..0.93).contains(&number("share")), "{e}");
+    let text = run(&[&of[..], &more].concat()).1;
+    assert!(text.contains("goodput 91.") && text.contains("a failure every 3 h 06 min"), "{text}");
+}
+
+/// A gather whose steps grow with the logarithm of the nodes, by a line of a file. No shipped machine has one: NCCL's is for one device a node.
+#[test]
+fn a_logarithmic_gather_is_priced_by_its_line() {
+    let file = folder("logarithmic").join("here.toml");
+    let shipped = run(&["machines", "dgx-h100"]).1;
+    // One device of each node, on the links between nodes.
+    let (before, rail) = shipped.split_once("name = \"rail\"").unwrap();
+    let (tier, lines) = rail.split_once("[[tier.line]]").unwrap();
+    let pat = "[[tier.line]]\nname = \"pat\"\nops = [\"all_gather\", \"reduce_scatter\"]\nlatency = 60e-6\nrate = 20e9\nlog = true\n\n";
+    std::fs::write(&file, format!("{before}name = \"rail\"{tier}{pat}[[tier.line]]{lines}")).unwrap();
+    let layout = "batch -> data; params: * -> data";
+    let of = ["estimate", "mlp", "--layout", layout, "--mesh", "data=32,other=8", "--dim", "batch=256"];
+    let e = json(&[&of[..], &["--machine", file.to_str().unwrap()]].concat());
+    let hop = 14e-6;
+    let mut seen = 0;
+    for c in e["collectives"].as_array().unwrap().iter().filter(|c| c["op"] != "all_reduce") {
+        let number = |key: &str| c[key].as_f64().unwrap();
+        assert_eq!((&c["algorithm"], number("nodes")), (&"rail pat".into(), 32.0), "{c}");
+        let once = 60e-6 + 5.0 * hop + 31.0 / 32.0 * number("bytes") / 20e9;
+        assert!((number("seconds") / number("times") / once - 1.0).abs() < 1e-9, "{c}: {once}");
+        seen += 1;
+    }
+    assert!(seen > 1, "{e}");
 }
 
 #[test]

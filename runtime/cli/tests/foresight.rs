@@ -146,6 +146,21 @@ fn facts_about_another_engine_come_from_a_file() {
     );
     let eager = estimated("attention = \"flash2\"\nfusion = \"eager\"\n");
     assert!(seconds(&eager) > seconds(&flash2), "a kernel for each op: {eager}");
+    // What no estimate reads is told, and changes nothing.
+    let facts = "attention = \"flash2\"\nregather = false\nlogit_bytes = 14\n";
+    let (_, out, err) = of(facts);
+    assert!(err.contains("`regather`, `logit_bytes` are without effect"), "{err}");
+    assert_eq!(serde_json::from_str::<Value>(&out).unwrap()["seconds"], flash2["seconds"]);
+    assert!(!of("attention = \"flash2\"\n").2.contains("without effect"));
+    let runs = folder("facts-of-runs").join("runs.toml");
+    let text = format!("version = 1\n[engine.other]\n{facts}[engine.silent]\n");
+    std::fs::write(&runs, text).unwrap();
+    let (_, _, err) = run(&["selftest", "foresight", "--runs", runs.to_str().unwrap()]);
+    assert!(
+        err.contains("engine `other`: `regather`, `logit_bytes` are") && !err.contains("silent"),
+        "{err}"
+    );
+    assert!(!run(&["selftest", "foresight"]).2.contains("without effect"), "the shipped files state none");
     let (code, _, err) = of("atention = \"flash2\"\n");
     assert!(code == 1 && err.contains("E0531") && err.contains("atention"), "{err}");
 }

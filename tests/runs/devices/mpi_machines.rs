@@ -20,7 +20,7 @@ fn ranks_measure_a_machine_together() {
         assert!(said.out.contains(part), "{part}: {}", said.out);
     }
     assert_eq!(said.out.matches("written to ").count(), 1, "{}", said.out);
-    for part in ["measuring kernels", "measuring memory", "measuring collectives", "measuring plans"] {
+    for part in ["measuring kernels", "measuring memory", "measuring collectives", "measuring overlap"] {
         assert!(said.err.contains(part) && !said.err.contains("[rank"), "{part}: {}", said.err);
     }
     let text = std::fs::read_to_string(&file).unwrap();

@@ -136,6 +136,9 @@ pub struct CollectiveTimes {
     pub seconds: f64,
     /// Those of them for which kernels wait.
     pub exposed_seconds: f64,
+    /// Relative error of both.
+    #[serde(rename = "estimate_error")]
+    pub error: f64,
 }
 
 /// The estimated time of a step.

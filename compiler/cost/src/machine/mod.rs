@@ -23,7 +23,7 @@ pub const VERSION: u32 = 1;
 /// Relative error of a time that nothing has measured: what estimates from data sheets were off by at most, as a rule.
 pub const UNCALIBRATED: f64 = 0.15;
 
-/// Families of `f32` functions that a CPU's file has seconds of.
+/// Families of `f32` functions that files have seconds of.
 pub const SCALAR_FAMILIES: [&str; 6] = ["simple", "divide", "root", "exponential", "power", "random"];
 
 /// A machine file.
@@ -93,7 +93,7 @@ pub struct Device {
     pub product: ProductShape,
     /// Memory.
     pub stream: StreamRates,
-    /// Of a CPU, seconds per element of an `f32` function by family ([`SCALAR_FAMILIES`]), on one core.
+    /// Seconds per element of an `f32` function by family ([`SCALAR_FAMILIES`]), on one core of a CPU or on a whole GPU.
     #[serde(default, skip_serializing_if = "SortedMap::is_empty")]
     pub scalar: SortedMap<String, f64>,
     /// Operations per second of other kernels by family, on one unit of a CPU or a whole GPU: `convolve`, `scatter`.
@@ -142,6 +142,9 @@ pub struct ProductShape {
     /// The rate of a product whose sum is split among units, relative to one that is not.
     #[serde(default = "one")]
     pub split: f64,
+    /// A unit reads the next tile's elements while it ends a tile, so that it fills once for all its tiles.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub ahead: bool,
     /// Sources of the numbers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<NumberSource>,

@@ -23,7 +23,7 @@ pub struct Tier {
     /// Seconds of a message between two devices, apart from its bytes.
     #[serde(default)]
     pub p2p_latency: f64,
-    /// Compute units that a collective takes from the device while it runs.
+    /// Compute units that a collective takes from the device while it runs. With none a device of a CPU does nothing beside it.
     #[serde(default)]
     pub units: f64,
     /// Algorithms and protocols; the one with the least time counts.

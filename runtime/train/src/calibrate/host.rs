@@ -4,7 +4,7 @@ use super::ranks::Ranks;
 use crate::devices::Devices;
 use crate::estimates::machine;
 use crate::failure::Failure;
-use meshwright_cost::machine::{DeviceKind, Machine, NumberSource, Tier};
+use meshwright_cost::machine::{Device, DeviceKind, Machine, NumberSource, Tier};
 use meshwright_cost::shipped::{MACHINES, ShippedMachine};
 use meshwright_exec::ExecError;
 use meshwright_files::Checked;
@@ -96,8 +96,14 @@ pub(super) fn rounded(of: &Machine) -> Machine {
 }
 
 /// Says of each number that it was measured, when, and by which engine, or that it is the shipped file's. Collectives were measured among
-/// `members` devices at most.
-pub(super) fn name_sources(of: &mut Machine, date: &str, engine: &str, members: usize, base_name: &str) {
+/// `members` devices at most, and perhaps beside kernels.
+pub(super) fn name_sources(
+    of: &mut Machine,
+    date: &str,
+    engine: &str,
+    (members, beside): (usize, bool),
+    base_name: &str,
+) {
     let measured = format!("measured on {date} by `meshwright calibrate` on {}", of.device.name);
     let all = |what: &str| Some(NumberSource::All(format!("{measured}: {what}")));
     let shipped = || format!("assumed: as in the shipped file `{base_name}`");
@@ -113,19 +119,7 @@ pub(super) fn name_sources(of: &mut Machine, date: &str, engine: &str, members: 
         false => format!("{measured}: {own}"),
     };
     let (device, tiers) = (of.device.clone(), &mut of.tier);
-    let kept: Vec<&str> = base
-        .iter()
-        .flat_map(|base| &base.device.scalar)
-        .filter(|(f, s)| device.scalar.get(*f) == Some(*s))
-        .map(|(f, _)| f.as_str())
-        .collect();
-    let scalar = match &kept[..] {
-        [] => format!("{measured}: chains of one function"),
-        some => format!(
-            "{measured}: chains of one function, but {} as in the shipped file `{base_name}`",
-            some.join(", ")
-        ),
-    };
+    let scalar = format!("{measured}: chains of one function{}", kept(base.as_ref(), &device, base_name));
     let d = &mut of.device;
     let (memory, units) = match cpu {
         true => ("the host's /proc/meminfo".into(), "the cores that the processes on a host may use".into()),
@@ -170,21 +164,39 @@ pub(super) fn name_sources(of: &mut Machine, date: &str, engine: &str, members: 
     for tier in tiers {
         // Groups that a level below connects tell nothing of it.
         match members > below {
-            true => sources_of_tier(tier, &format!("{measured} ({engine})"), &shipped()),
+            true => sources_of_tier(tier, &format!("{measured} ({engine})"), &shipped(), beside),
             false => tier.source = Some(NumberSource::All(shipped())),
         }
         below = tier.size;
     }
 }
 
-fn sources_of_tier(tier: &mut Tier, measured: &str, shipped: &str) {
+/// The functions whose seconds are those of the shipped file, in words.
+fn kept(base: Option<&Machine>, device: &Device, base_name: &str) -> String {
+    let of = base.into_iter().flat_map(|base| &base.device.scalar);
+    let same = of.filter(|(f, s)| device.scalar.get(*f) == Some(*s));
+    match &same.map(|(f, _)| f.as_str()).collect::<Vec<_>>()[..] {
+        [] => String::new(),
+        some => format!(", but {} as in the shipped file `{base_name}`", some.join(", ")),
+    }
+}
+
+fn sources_of_tier(tier: &mut Tier, measured: &str, shipped: &str, beside: bool) {
+    let units = match (beside, tier.units > 0.0) {
+        (true, true) => format!("{measured}: a product beside an all-reduce"),
+        (true, false) => {
+            format!("{measured}: a product beside an all-reduce takes as long as one after the other")
+        }
+        (false, true) => shipped.to_string(),
+        (false, false) => "a device that communicates does nothing else".to_string(),
+    };
     let lines = format!("{measured}: fitted on the benchmark of collectives");
     let keys = [
         ("size", "the devices of a host, or as many as anybody starts"),
         ("hop", if tier.hop > 0.0 { shipped } else { "none: the latency of a line has it" }),
         ("p2p", lines.as_str()),
         ("p2p_latency", lines.as_str()),
-        ("units", if tier.units > 0.0 { shipped } else { "a device that communicates does nothing else" }),
+        ("units", units.as_str()),
         ("line", lines.as_str()),
     ];
     tier.source = Some(NumberSource::ByKey(keys.iter().map(|(k, v)| ((*k).into(), (*v).into())).collect()));
@@ -211,7 +223,7 @@ mod tests {
             let mut of = shipped.clone();
             change(&mut of);
             let mut of = rounded(&of);
-            name_sources(&mut of, "2026-01-01", "mpi", members, BASE);
+            name_sources(&mut of, "2026-01-01", "mpi", (members, members > 0), BASE);
             let d = &of.device;
             let attention = d.attention.values().next().unwrap();
             [

@@ -7,6 +7,7 @@
 mod fit;
 mod host;
 mod network;
+mod overlap;
 mod plans;
 mod probes;
 mod ranks;
@@ -26,9 +27,10 @@ use plans::{MeasuredPlan, cases, errors, sustain};
 use probes::{probes, shared, shared_length};
 use ranks::Ranks;
 use rounds::{Cores, Timed, in_turns};
+pub use rounds::{UNSTEADY, Unsteady};
 use std::time::Duration;
 
-/// What to measure.
+/// The mesh that is measured, and for how long.
 #[derive(Clone, Debug)]
 pub struct CalibrateOptions {
     /// The mesh whose groups communicate, and that plans run on. Of several processes each is a device of it.
@@ -51,18 +53,17 @@ pub struct Calibrated {
     pub machine: Machine,
     /// What these come from.
     pub errors: CalibrationErrors,
-    /// Programs that were timed to fit numbers, and those of them whose quartiles are further apart than [`UNSTEADY`].
-    pub probes: (usize, usize),
+    /// Programs and collectives that were timed to fit numbers.
+    pub probes: usize,
+    /// Those of them whose quartiles are further apart than [`UNSTEADY`].
+    pub unsteady: Vec<Unsteady>,
 }
-
-/// Quartiles of a time lie further apart than this part of it only where something else is at work.
-pub const UNSTEADY: f64 = 0.1;
 
 /// A calibration shorter than this leaves out what takes long to prepare.
 const SHORT: Duration = Duration::from_secs(60);
 
-/// Parts of the time for probes and for plans.
-const SHARES: (f64, f64) = (0.45, 0.35);
+/// Parts of the time: for probes of kernels, for collectives, for what runs beside these, for the gain of threads, and for plans.
+const SHARES: [f64; 5] = [0.35, 0.25, 0.05, 0.1, 0.25];
 
 /// Measures this host, and how well estimates with what was measured predict plans. Of several processes the first has the result.
 ///
@@ -86,18 +87,29 @@ fn measured(
     let device = on_first(processes, "kernels", || device(options, &ranks, short, watch))?;
     let beside = beside(options, &ranks, short, watch)?;
     let threads = on_first(processes, "threads", || threads(options, &ranks, short, watch))?;
-    let mut times = SortedMap::new();
-    for members in ranks.groups(&options.mesh) {
+    let (mut times, mut unsteady) = (SortedMap::new(), vec![]);
+    let groups = ranks.groups(&options.mesh);
+    for members in &groups {
         let mut progress = |what: &str| watch("collectives", what);
-        times.insert(members, network::timed(&options.devices, members, short, &mut progress)?);
+        let time = options.time.mul_f64(SHARES[1] / groups.len() as f64);
+        let (of, some) = network::timed(&options.devices, *members, (time, short), &mut progress)?;
+        times.insert(*members, of);
+        unsteady.extend(some);
     }
-    let plans = measured_plans(options, options.time.mul_f64(SHARES.1), short, watch)?;
-    let found = device.map(|(mut machine, base, probes)| {
+    let mut progress = |what: &str| watch("overlap", what);
+    let time = options.time.mul_f64(SHARES[2]);
+    let taken =
+        overlap::taken((&options.devices, kind(&options.devices)), &options.mesh, time, &mut progress)?;
+    let plans = measured_plans(options, options.time.mul_f64(SHARES[4]), short, watch)?;
+    let found = device.map(|(mut machine, base, (count, mut of_kernels))| {
         fit::total(&mut machine, beside.0, &beside.1);
         machine.device.threads = threads.flatten().unwrap_or(0.0);
         network::fit(&mut machine.tier, &times, &ranks);
-        let (machine, errors) = finished((machine, base), &plans, &times, options)?;
-        Ok(Calibrated { machine, errors, probes })
+        overlap::fit(&mut machine, taken, options.mesh.devices());
+        let probes = count + times.values().flat_map(SortedMap::values).map(Vec::len).sum::<usize>();
+        let (machine, errors) = finished((machine, base), &plans, (&times, taken), options)?;
+        of_kernels.extend(unsteady);
+        Ok(Calibrated { machine, errors, probes, unsteady: of_kernels })
     });
     agree_on_result(processes, "the machine", found.transpose())
 }
@@ -106,7 +118,7 @@ fn measured(
 fn finished(
     (machine, base): (Machine, &str),
     plans: &[MeasuredPlan],
-    times: &SortedMap<usize, network::CollectiveTimes>,
+    (times, taken): (&SortedMap<usize, network::CollectiveTimes>, Option<f64>),
     options: &CalibrateOptions,
 ) -> Result<(Machine, CalibrationErrors), Failure> {
     let mut machine = host::rounded(&machine);
@@ -115,7 +127,7 @@ fn finished(
     let date = meshwright_runs::clock::now().chars().take("2026-11-21".len()).collect::<String>();
     let engine = engine(&options.devices);
     let most = times.keys().next_back().copied().unwrap_or(0);
-    host::name_sources(&mut machine, &date, engine.name(), most, base);
+    host::name_sources(&mut machine, &date, engine.name(), (most, taken.is_some()), base);
     machine.errors.clone_from(&errors.families);
     machine.calibration = Some(Calibration {
         date,
@@ -170,14 +182,14 @@ pub fn check_machine(
     abort_on_error(processes, checked())
 }
 
-/// The machine with the numbers of one device, by probes; the shipped file that has the others; how many probes there were, and how many of them
-/// were unsteady.
+/// The machine with the numbers of one device, by probes; the shipped file that has the others; how many probes there were, and those of them that were
+/// unsteady.
 fn device(
     options: &CalibrateOptions,
     ranks: &Ranks,
     short: bool,
     watch: &mut CalibrationWatcher<'_>,
-) -> Result<(Machine, &'static str, (usize, usize)), Failure> {
+) -> Result<(Machine, &'static str, (usize, Vec<Unsteady>)), Failure> {
     let devices = options.devices.first();
     let mut kinds = vec![];
     let mut all = vec![];
@@ -186,12 +198,13 @@ fn device(
         all.push(Timed::start(probe.name(), &probe.options, &devices, Cores::OneEach)?);
         kinds.push(probe.kind);
     }
-    in_turns(&mut all, &devices, options.time.mul_f64(SHARES.0), &mut |what| watch("kernels", what))?;
-    let mut unsteady = 0;
-    let mut found = vec![];
+    in_turns(&mut all, &devices, options.time.mul_f64(SHARES[0]), &mut |what| watch("kernels", what))?;
+    let (mut unsteady, mut found) = (vec![], vec![]);
     for (kind, timed) in kinds.into_iter().zip(&all) {
-        let measured = timed.measured();
-        unsteady += usize::from(measured.spread > UNSTEADY);
+        let spread = timed.measured().spread;
+        if spread > UNSTEADY {
+            unsteady.push(Unsteady { name: timed.name.clone(), spread });
+        }
         found.push((kind, samples(timed, &devices)?));
     }
     // Devices that this build or this host has not are refused by their start.
@@ -247,7 +260,7 @@ fn threads(
             all.push(Timed::start(name.clone(), &project, &devices, cores)?);
         }
     }
-    in_turns(&mut all, &devices, Duration::ZERO, &mut |what| watch("threads", what))?;
+    in_turns(&mut all, &devices, options.time.mul_f64(SHARES[3]), &mut |what| watch("threads", what))?;
     let faster = |both: &[Timed]| (both[0].measured().seconds / both[1].measured().seconds).ln();
     let each: Vec<f64> = all.chunks_exact(2).map(faster).collect();
     let exponent = each.iter().sum::<f64>() / each.len() as f64 / (ranks.cores as f64).ln();
@@ -312,7 +325,7 @@ mod tests {
             in_turns(&mut all, &devices, Duration::ZERO, &mut |_| {}).unwrap();
             let steps: Vec<usize> = all.iter().map(|t| t.measured().steps).collect();
             drop(all);
-            let times = network::timed(&devices, 2, true, &mut |_| {}).unwrap();
+            let (times, _) = network::timed(&devices, 2, (Duration::ZERO, true), &mut |_| {}).unwrap();
             let first = on_first(&devices.processes, "the first", || Ok(1)).unwrap();
             (steps, times.len(), first)
         };

@@ -2,7 +2,7 @@
 
 use super::fit::straight;
 use super::ranks::Ranks;
-use super::rounds::RoundsWatcher;
+use super::rounds::{RoundsWatcher, UNSTEADY, Unsteady, is_steady};
 use crate::devices::Devices;
 use crate::devices::consensus::agree_on_result;
 use crate::estimates::measured::quartiles;
@@ -14,6 +14,7 @@ use meshwright_cost::machine::{NetworkLine, Tier};
 use meshwright_diag::{Diagnostic, codes};
 use meshwright_plan::{DType, Mesh, Monoid, Portion};
 use meshwright_sorted::SortedMap;
+use std::time::{Duration, Instant};
 
 /// Collectives in which all members give and take alike.
 fn kinds() -> impl Iterator<Item = CollectiveKind> {
@@ -28,15 +29,13 @@ fn has_lines(kind: CollectiveKind) -> bool {
 /// Bytes: the least, the greatest, and the greatest of a short calibration.
 const BYTES: [usize; 3] = [4 << 10, 64 << 20, 4 << 20];
 
-/// Each size is measured so often, in turns with the others.
-const TURNS: usize = 3;
+/// Least and greatest number of rounds. In each, a size has its turn with the others, and threads begin anew: where these share cores, their places decide
+/// how long collectives take.
+const ROUNDS: [usize; 2] = [3, 60];
 
-/// What the timed calls of a turn move, and the bounds of their number.
-const MOVED: usize = 64 << 20;
-const CALLS: [usize; 2] = [3, 100];
-
-/// The greatest number of a short calibration.
-const FEW: usize = 15;
+/// Timed calls of a round. The shortest of three is the lower quartile in the mean, whatever their times are: a call that something else at work delays by
+/// a time slice takes hundreds of times as long as others.
+const CALLS: usize = 3;
 
 /// A second line through the times has to make their mean square so much smaller.
 const WORTH: f64 = 0.7;
@@ -44,14 +43,14 @@ const WORTH: f64 = 0.7;
 /// Seconds by collective and bytes.
 pub(super) type CollectiveTimes = SortedMap<CollectiveKind, Vec<(f64, f64)>>;
 
-/// Times collectives among this number of devices. Where devices are processes, all groups of as many consecutive ones call side by side,
-/// and only the first process gets the times.
+/// Times collectives among this number of devices, and names unsteady ones. Where devices are processes, all groups of as many consecutive ones
+/// call side by side, and only the first process gets the times. Rounds go on as turns of programs do.
 pub(super) fn timed(
     devices: &Devices,
     members: usize,
-    short: bool,
+    (time, short): (Duration, bool),
     progress: &mut RoundsWatcher<'_>,
-) -> Result<CollectiveTimes, Failure> {
+) -> Result<(CollectiveTimes, Vec<Unsteady>), Failure> {
     let sizes = sizes(BYTES[0], BYTES[if short { 2 } else { 1 }], 4);
     let job = |kind, bytes: usize| BenchJob {
         kind,
@@ -59,27 +58,84 @@ pub(super) fn timed(
         dtype: DType::F32,
         bytes,
         warmup: 2,
-        iterations: (MOVED / bytes).clamp(CALLS[0], if short { FEW } else { CALLS[1] }),
+        iterations: CALLS,
         checks: 1,
     };
-    let each: Vec<BenchJob> = kinds().flat_map(|kind| sizes.iter().map(move |b| job(kind, *b))).collect();
-    let jobs: Vec<BenchJob> = (0..TURNS).flat_map(|_| each.iter().copied()).collect();
-    let mut found: SortedMap<CollectiveKind, SortedMap<usize, Vec<f64>>> = SortedMap::new();
+    let mut each: Vec<TimedCollective> = kinds()
+        .flat_map(|kind| {
+            sizes.iter().map(move |b| TimedCollective { job: job(kind, *b), bytes: 0, times: vec![] })
+        })
+        .collect();
+    let (begin, mut last) = (Instant::now(), Duration::ZERO);
+    for round in 0..ROUNDS[1] {
+        let enough = begin.elapsed() + last > time;
+        let goes_on =
+            |c: &TimedCollective| round < ROUNDS[0] || !(enough || is_steady(c.seen()[2], c.times.len()));
+        let asked: Vec<bool> = each.iter().map(goes_on).collect();
+        let asked = devices.processes.broadcast("the next round".into(), asked)?;
+        if !asked.contains(&true) {
+            break;
+        }
+        let start = Instant::now();
+        let one = each.iter_mut().zip(asked).filter(|(_, asked)| *asked).map(|(c, _)| c).collect();
+        timed_once(devices, members, one, progress)?;
+        // Elements are compared once.
+        each.iter_mut().for_each(|c| c.job.checks = 0);
+        last = start.elapsed();
+    }
+    let mut found = CollectiveTimes::new();
+    let mut unsteady = vec![];
+    for c in each.iter().filter(|c| !c.times.is_empty()) {
+        let [seconds, spread, _] = c.seen();
+        found.entry(c.job.kind).or_default().push((c.bytes as f64, seconds));
+        if spread > UNSTEADY {
+            let name = format!("{} of {} bytes among {members}", c.job.kind.name(), c.bytes);
+            unsteady.push(Unsteady { name, spread });
+        }
+    }
+    Ok((found, unsteady))
+}
+
+/// A collective of one size, and the shortest call of each round.
+struct TimedCollective {
+    job: BenchJob,
+    /// Bytes that were moved.
+    bytes: usize,
+    times: Vec<f64>,
+}
+
+impl TimedCollective {
+    /// The median, and relative to it the distance of the quartiles and that of the lower one.
+    fn seen(&self) -> [f64; 3] {
+        let relative = |[low, median, high]: [f64; 3]| [median, (high - low) / median, 1.0 - low / median];
+        quartiles(self.times.clone()).map_or([0.0; 3], relative)
+    }
+}
+
+/// A round of some collectives.
+fn timed_once(
+    devices: &Devices,
+    members: usize,
+    mut all: Vec<&mut TimedCollective>,
+    progress: &mut RoundsWatcher<'_>,
+) -> Result<(), Failure> {
+    let jobs: Vec<BenchJob> = all.iter().map(|c| c.job).collect();
     let mut wrong = None;
+    let mut seen = all.iter_mut();
     let ended = called(devices, members, &jobs, |m| {
         progress(&format!("{} of {} bytes among {members}", m.job.kind.name(), m.bytes()));
         if m.wrong.is_some_and(|n| n > 0) {
             wrong = Some(format!("{} of {} bytes gave wrong elements", m.job.kind.name(), m.bytes()));
         }
-        let times = found.entry(m.job.kind).or_default().entry(m.bytes()).or_default();
-        times.push(m.median.as_secs_f64());
+        if let Some(c) = seen.next() {
+            c.bytes = m.bytes();
+            c.times.push(m.least.as_secs_f64());
+        }
         true
     });
     ended.map_err(|e| Diagnostic::error(codes::E0520, e.to_string()))?;
     let wrong = wrong.map_or(Ok(()), |wrong| Err(Diagnostic::error(codes::E0520, wrong).into()));
-    agree_on_result(&devices.processes, "collectives", wrong)?;
-    let median = |(bytes, times)| Some((bytes as f64, quartiles(times)?[1]));
-    Ok(found.into_iter().map(|(kind, by)| (kind, by.into_iter().filter_map(median).collect())).collect())
+    agree_on_result(&devices.processes, "collectives", wrong)
 }
 
 /// Calls collectives on the devices' own transport.
@@ -177,6 +233,14 @@ fn rising(points: &[(f64, f64)]) -> Option<(f64, f64)> {
     straight(points.iter().copied()).filter(|l| l.0 > 0.0)
 }
 
+/// Slope of the line through points that begins at `start`, if more bytes take more time.
+fn from(start: f64, points: &[(f64, f64)]) -> Option<f64> {
+    // Relative distances count.
+    let of = |(x, y): &(f64, f64)| (x * (y - start) / (y * y), x * x / (y * y));
+    let (xy, xx) = points.iter().map(of).fold((0.0, 0.0), |sum, p| (sum.0 + p.0, sum.1 + p.1));
+    Some(xy / xx).filter(|slope| *slope > 0.0)
+}
+
 /// Where more bytes seem to take less time, since something else was at work: a line through the largest.
 fn alone(points: &[(f64, f64)]) -> Option<(f64, f64)> {
     points.last().map(|(bytes, seconds)| (seconds / bytes, 0.0))
@@ -204,9 +268,9 @@ fn lines(points: &[(f64, f64)], factor: f64) -> Vec<NetworkLine> {
     let mut best = (WORTH * square(points, one), None);
     for at in 2..points.len().saturating_sub(1) {
         let (few, many) = points.split_at(at);
-        let Some((a, mut b)) = rising(few).zip(rising(many)) else { continue };
-        // Few bytes are never faster by the line of many.
-        b.1 = b.1.max(a.1);
+        // Both begin alike: where the line of many bytes would begin by itself is known by their noise alone.
+        let Some(a) = rising(few) else { continue };
+        let Some(b) = from(a.1, many).map(|slope| (slope, a.1)) else { continue };
         let sum = square(few, a) + square(many, b);
         if sum < best.0 {
             let between = (few[at - 1].0 * many[0].0).sqrt();

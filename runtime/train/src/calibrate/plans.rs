@@ -136,13 +136,14 @@ impl MeasuredPlan {
 /// Parts of the greatest rate that a training may keep.
 const SUSTAINED: std::ops::RangeInclusive<u32> = 50..=100;
 
-/// Sets the part of its greatest rate that a training keeps: the one with which the plans are off least.
+/// Sets the part of its greatest rate that a training keeps: the one with which the plans are off least, in the mean of squares, which a single plan between
+/// two values does not move far.
 pub(super) fn sustain(machine: &mut Machine, plans: &[MeasuredPlan]) -> Result<(), Failure> {
     let mut best: Option<(f64, f64)> = None;
-    for percent in SUSTAINED.rev().step_by(2) {
+    for percent in SUSTAINED.rev() {
         let sustained = f64::from(percent) / 100.0;
         machine.device.sustained = sustained;
-        let off = errors(machine, plans)?.mean;
+        let off = errors(machine, plans)?.plans.iter().map(|p| (1.0 + p.error).ln().powi(2)).sum::<f64>();
         if best.is_none_or(|(least, _)| off < least) {
             best = Some((off, sustained));
         }

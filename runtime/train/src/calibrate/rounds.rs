@@ -8,6 +8,7 @@ use crate::project::{Loaded, Project, ProjectOptions};
 use meshwright_exec::{Cluster, KernelsBy, ProgramId, Provider, Record};
 use meshwright_plan::Plan;
 use meshwright_sorted::SortedMap;
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -18,7 +19,28 @@ pub(super) type RoundsWatcher<'a> = dyn FnMut(&str) + Send + 'a;
 const STEPS: u64 = 3;
 
 /// Least and greatest number of turns: a time is the median of nine at least.
-const TURNS: [usize; 2] = [3, 20];
+const TURNS: [usize; 2] = [3, 60];
+
+/// A time is steady if another one would be about this part of it away: the distance from the lower quartile to the median, over the root of the number
+/// of times.
+const STEADY: f64 = 0.02;
+
+/// Quartiles of a time lie further apart than this part of it only where something else is at work.
+pub const UNSTEADY: f64 = 0.1;
+
+/// A time that something else was at work beside.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Unsteady {
+    /// The program, or the collective.
+    pub name: String,
+    /// The distance of the quartiles, relative to the median.
+    pub spread: f64,
+}
+
+/// True of a number of times whose lower quartile is this far from the median, relative to it.
+pub(super) fn is_steady(spread: f64, times: usize) -> bool {
+    times > 1 && spread <= STEADY * (times as f64).sqrt()
+}
 
 /// The cores on which the devices of a program run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,6 +144,11 @@ impl Timed {
         Ok(())
     }
 
+    fn is_steady(&self) -> bool {
+        let seen = self.measured();
+        is_steady((seen.seconds - seen.undelayed.0) / seen.seconds, seen.steps)
+    }
+
     /// What the first device was seen to do.
     pub(super) fn measured(&self) -> MeasuredStep {
         match &self.seen {
@@ -133,8 +160,8 @@ impl Timed {
     }
 }
 
-/// Runs programs in turns, until the time is over and each has had the least number of turns. Of several processes the first decides when
-/// it is over.
+/// Runs programs in turns: all for the least number of them, then each until its time is steady, as long as there is time. Of several
+/// processes the first decides.
 pub(super) fn in_turns(
     all: &mut [Timed],
     devices: &Devices,
@@ -142,16 +169,22 @@ pub(super) fn in_turns(
     progress: &mut RoundsWatcher<'_>,
 ) -> Result<(), Failure> {
     let (begin, count) = (Instant::now(), all.len());
+    let mut last = Duration::ZERO;
     for turn in 0..TURNS[1] {
-        // A turn takes as long as the one before.
-        let next = begin.elapsed() * (turn as u32 + 1) / turn.max(1) as u32;
-        if turn >= TURNS[0] && devices.processes.broadcast("the next turn".into(), next > time)? {
+        // A turn takes at most as long as the one before.
+        let enough = begin.elapsed() + last > time;
+        let goes_on = |one: &Timed| turn < TURNS[0] || !(enough || one.is_steady());
+        let asked: Vec<bool> = all.iter().map(goes_on).collect();
+        let asked = devices.processes.broadcast("the next turn".into(), asked)?;
+        if !asked.contains(&true) {
             break;
         }
-        for (i, one) in all.iter_mut().enumerate() {
+        let start = Instant::now();
+        for (i, one) in all.iter_mut().enumerate().filter(|(i, _)| asked[*i]) {
             progress(&format!("turn {}, {} of {count}: {}", turn + 1, i + 1, one.name));
             one.turn()?;
         }
+        last = start.elapsed();
     }
     Ok(())
 }

@@ -20,6 +20,8 @@ pub struct MeasuredStep {
     pub steps: usize,
     /// Seconds by step of the Plan, over all iterations of loops.
     pub by_step: SortedMap<usize, f64>,
+    /// The lower quartiles of both: of times that something else at work delays, those that it does not.
+    pub undelayed: (f64, SortedMap<usize, f64>),
 }
 
 impl MeasuredStep {
@@ -35,24 +37,32 @@ impl MeasuredStep {
             }
         }
         let [low, seconds, high] = quartiles(whole.values().copied().collect())?;
-        let median = |(at, by): (usize, SortedMap<u64, f64>)| {
-            Some((
-                at,
-                quartiles(by.into_iter().filter(|(n, _)| whole.contains_key(n)).map(|p| p.1).collect())?[1],
-            ))
+        let of = |(at, by): (usize, SortedMap<u64, f64>)| {
+            let seen = by.into_iter().filter(|(n, _)| whole.contains_key(n)).map(|p| p.1);
+            Some((at, quartiles(seen.collect())?))
         };
-        let by_step = parts.into_iter().filter_map(median).collect();
-        Some(MeasuredStep { seconds, spread: (high - low) / seconds, steps: whole.len(), by_step })
+        let parts = parts.into_iter().filter_map(of).collect();
+        Some(MeasuredStep::new([low, seconds, high], whole.len(), parts))
+    }
+
+    /// Of the quartiles of so many whole steps, and those of their parts.
+    fn new([low, seconds, high]: [f64; 3], steps: usize, parts: Vec<(usize, [f64; 3])>) -> MeasuredStep {
+        MeasuredStep {
+            seconds,
+            spread: (high - low) / seconds,
+            steps,
+            by_step: parts.iter().map(|(at, q)| (*at, q[1])).collect(),
+            undelayed: (low, parts.iter().map(|(at, q)| (*at, q[0])).collect()),
+        }
     }
 }
 
 impl MeasuredStep {
     /// Of the seconds of whole steps, and those of their kernels by step of the Plan; none without a step.
     pub(crate) fn of_kernels(steps: &[f64], by_step: &SortedMap<usize, Vec<f64>>) -> Option<MeasuredStep> {
-        let [low, seconds, high] = quartiles(steps.to_vec())?;
-        let median = |(at, all): (&usize, &Vec<f64>)| Some((*at, quartiles(all.clone())?[1]));
-        let by_step = by_step.iter().filter_map(median).collect();
-        Some(MeasuredStep { seconds, spread: (high - low) / seconds, steps: steps.len(), by_step })
+        let of = |(at, all): (&usize, &Vec<f64>)| Some((*at, quartiles(all.clone())?));
+        let parts = by_step.iter().filter_map(of).collect();
+        Some(MeasuredStep::new(quartiles(steps.to_vec())?, steps.len(), parts))
     }
 }
 
@@ -260,6 +270,8 @@ mod tests {
         assert_eq!((nanoseconds(found.seconds), found.steps), (100.0, 3));
         let by_step: Vec<_> = found.by_step.iter().map(|(at, s)| (*at, nanoseconds(*s))).collect();
         assert_eq!(by_step, [(4, 30.0), (5, 7.0)]);
+        let (low, parts) = &found.undelayed;
+        assert_eq!((nanoseconds(*low), nanoseconds(parts[&4])), (90.0, 20.0));
         assert!((found.spread - 4.1).abs() < 1e-9, "{}", found.spread);
         assert_eq!(MeasuredStep::of(&records[..3]), None);
     }

@@ -6,7 +6,7 @@ use crate::launch::{devices, mesh_fits, nvidia};
 use crate::output::console::Console;
 use crate::output::progress::bar;
 use crate::output::table::{Align, Table};
-use crate::output::text::{counted, percent, short_seconds as seconds, thousands};
+use crate::output::text::{percent, short_seconds as seconds, thousands};
 use crate::stop::Stop;
 use meshwright_cost::machine::{DeviceKind, Machine};
 use meshwright_diag::{Diagnostic, Sources, codes};
@@ -144,13 +144,25 @@ fn text_of(machine: &Machine) -> Result<String, String> {
     Ok(text)
 }
 
+/// Most times that are named as unsteady.
+const NAMED: usize = 12;
+
 fn unsteady(found: &Calibrated) -> Option<String> {
-    let (all, unsteady) = found.probes;
-    (unsteady > 0).then(|| {
+    let mut all: Vec<_> = found.unsteady.iter().collect();
+    all.sort_by(|a, b| b.spread.total_cmp(&a.spread));
+    let names: Vec<String> =
+        all.iter().take(NAMED).map(|u| format!("  {} ({})", u.name, percent(u.spread))).collect();
+    let more = match all.len().saturating_sub(NAMED) {
+        0 => String::new(),
+        n => format!("\n  and {n} more"),
+    };
+    (!all.is_empty()).then(|| {
         format!(
-            "of {}, {unsteady} had quartiles further apart than {}: something else is at work here; measure again when it is not",
-            counted(all as u64, "program"),
-            percent(UNSTEADY)
+            "of {} programs and collectives {} had quartiles further apart than {}: something else is at work here, or devices share cores; measure again when nothing is\n{}{more}",
+            found.probes,
+            all.len(),
+            percent(UNSTEADY),
+            names.join("\n")
         )
     })
 }
@@ -164,8 +176,8 @@ fn report(args: &CalibrateArgs, found: &Calibrated, console: &mut Console) -> Re
             "file": file,
             "machine": found.machine,
             "errors": found.errors,
-            "probes": found.probes.0,
-            "unsteady": found.probes.1,
+            "probes": found.probes,
+            "unsteady": found.unsteady,
         }));
     }
     console.out(&format!(

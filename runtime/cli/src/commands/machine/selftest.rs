@@ -1,6 +1,7 @@
 //! `selftest foresight`: estimates beside published runs.
 
 use crate::args::{ForesightArgs, Selftest, SelftestArgs};
+use crate::commands::model::estimate::note_unread;
 use crate::output::console::Console;
 use crate::output::table::{Align, Table};
 use crate::output::text::{percent, short_seconds as seconds};
@@ -36,7 +37,11 @@ fn foresight(args: &ForesightArgs, console: &mut Console) -> Result<(), Stop> {
     }
     let mut all: Vec<(String, Vec<ForesightRow>)> = vec![];
     for (path, text) in &texts {
-        let found = read_runs(path, text).and_then(|file| rows(path, &file, &args.with));
+        let file = read_runs(path, text);
+        for (name, facts) in file.iter().flat_map(|file| &file.engine) {
+            note_unread(&format!("{path}: engine `{name}`"), facts, console);
+        }
+        let found = file.and_then(|file| rows(path, &file, &args.with));
         let found = found.map_err(|e| console.failed(Failure::Diagnostics(vec![*e]), &Sources::new()))?;
         all.push((path.clone(), found));
     }

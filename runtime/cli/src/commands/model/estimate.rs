@@ -81,9 +81,23 @@ fn engine(args: &EstimateArgs, machine: &Machine, console: &mut Console) -> Resu
         Some("mpi") => Ok(EngineKind::Mpi),
         Some("cuda") => Ok(EngineKind::Cuda),
         Some(file) => match facts(file) {
-            Ok(facts) => Ok(EngineKind::Foreign(Box::<EngineFacts>::new(facts))),
+            Ok(facts) => {
+                note_unread(file, &facts, console);
+                Ok(EngineKind::Foreign(Box::<EngineFacts>::new(facts)))
+            }
             Err(found) => Err(console.failed(Failure::Diagnostics(vec![*found]), &Sources::new())),
         },
+    }
+}
+
+/// Says which facts about an engine change nothing.
+pub(crate) fn note_unread(engine: &str, facts: &EngineFacts, console: &mut Console) {
+    let names: Vec<String> = facts.unread().iter().map(|name| format!("`{name}`")).collect();
+    if !names.is_empty() {
+        console.note(&format!(
+            "{engine}: {} without effect: no estimate reads what the layout and the consts of a run say too",
+            names.join(", ") + if names.len() == 1 { " is" } else { " are" }
+        ));
     }
 }
 

@@ -13,6 +13,7 @@ use meshwright_core::explain::{
     note_no_kernels, recomputed,
 };
 use meshwright_core::reference::{self as words, WordPage};
+use meshwright_cost::estimate::{CollectiveEstimate, family_error};
 use meshwright_diag::{Diagnostic, Sources, Span, codes, nearest};
 use meshwright_exec::{SlowProduct, slow_products};
 use meshwright_ops::Family;
@@ -135,11 +136,11 @@ fn add_estimate(
     let asked = EstimateOptions::of(machine);
     let found = estimated(&made.project, &made.sources, &asked);
     let found = found.map_err(|e| console.failed(e, &made.sources))?;
-    let times: SortedMap<usize, CollectiveTimes> = found
-        .collectives
-        .iter()
-        .map(|c| (c.step, CollectiveTimes { seconds: c.seconds, exposed_seconds: c.exposed_seconds }))
-        .collect();
+    let error = family_error(&asked.machine, &asked.engine, "collective");
+    let time = |c: &CollectiveEstimate| {
+        (c.step, CollectiveTimes { seconds: c.seconds, exposed_seconds: c.exposed_seconds, error })
+    };
+    let times: SortedMap<usize, CollectiveTimes> = found.collectives.iter().map(time).collect();
     report.collectives.iter_mut().for_each(|c| c.time = times.get(&c.start).copied());
     report.estimate = Some(EstimatedStep {
         machine: asked.machine.name,

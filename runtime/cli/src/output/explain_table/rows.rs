@@ -3,7 +3,7 @@
 use super::view::View;
 use crate::output::repeats::{Repetition, RowKey, named, runs};
 use crate::output::table::{Align, Table, padded};
-use crate::output::text::{bytes, counted, dashed, short_seconds, thousands};
+use crate::output::text::{bytes, counted, dashed, short_band, short_seconds, thousands};
 use anstyle::{AnsiColor, Style};
 use meshwright_core::explain::{CollectiveReport, PartReport, Report, ValueReport};
 use meshwright_plan::Phase;
@@ -307,7 +307,7 @@ fn collective(m: &Moved) -> Vec<String> {
     vec![what, thousands(m.part.bytes as u64), because]
 }
 
-/// The estimated time of collectives in a step: `, 2.1 ms`, and how much of it kernels wait for.
+/// The estimated time of collectives in a step with its band: `, 2.1 ms +- 15 %`, and how much of it kernels wait for.
 fn time(all: &[&CollectiveReport]) -> String {
     let times: Vec<_> = all.iter().filter_map(|c| c.time).collect();
     if times.is_empty() {
@@ -320,5 +320,6 @@ fn time(all: &[&CollectiveReport]) -> String {
         e if e >= 0.995 * seconds => "waited for".into(),
         e => format!("waits {}", short_seconds(e)),
     };
-    format!(", {} {waits}", short_seconds(seconds))
+    let error = times.iter().map(|t| t.error).fold(0.0, f64::max);
+    format!(", {} {} {waits}", short_seconds(seconds), short_band(error))
 }

@@ -29,7 +29,7 @@ pub(super) fn samples(
     let work = program(plan, &compile_launches(plan, 0, target)?);
     let of = |item: WorkItem| match item {
         WorkItem::Work(work) => {
-            let seconds = work.all_steps().iter().filter_map(|s| measured.by_step.get(s)).sum();
+            let seconds = work.all_steps().iter().filter_map(|s| measured.undelayed.1.get(s)).sum();
             (seconds > 0.0 && !work.packs).then_some(Sample { work: *work, seconds })
         }
         _ => None,
