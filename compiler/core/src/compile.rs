@@ -1,6 +1,8 @@
 //! The way from a step graph to a Plan as one pipeline of passes, with a verifier after each. A pass has the type of the
 //! stage that it takes and of the one that it gives, so that no wrong order compiles.
 
+mod shared;
+
 use crate::layout::{Layout, Rulebook, assign, check_conflicts};
 use crate::lowering::{self, LineOf, LossParts};
 use crate::partition::{Spmd, partition};
@@ -19,6 +21,8 @@ use meshwright_ops::{Graph, Id};
 use meshwright_plan::actions::PipelineSchedule;
 use meshwright_plan::{Dim, Plan, Prim};
 use std::sync::LazyLock;
+
+pub use shared::SharedStep;
 
 /// A program on its way, as observers see it.
 #[derive(Clone, Copy, Debug)]
@@ -303,11 +307,10 @@ fn run<T>(
     observe: &mut Observer<'_>,
     passes: impl FnOnce(&mut Run<'_, '_>, StepGraph) -> Option<T>,
 ) -> Outcome<T> {
-    let start = normalize::dead_code(step);
-    if let Some(d) = too_large(&start) {
-        return (None, vec![d]);
-    }
-    let mut start = linearized(start);
+    let mut start = match ready(step) {
+        Ok(start) => start,
+        Err(d) => return (None, vec![*d]),
+    };
     let mut found = check_conflicts(layout, &start.graph, &|_| true);
     let staged = stages::planned(&mut start, layout);
     found.extend(stages::uncut(&start.graph, layout));
@@ -337,6 +340,15 @@ fn run<T>(
     let mut run =
         Run { context: Context { layout, orders, batch, stages, line_of, options }, found, observe, done: 0 };
     (passes(&mut run, start), run.found)
+}
+
+/// A step without dead code, each loop in one piece.
+fn ready(step: &StepGraph) -> Result<StepGraph, Box<Diagnostic>> {
+    let start = normalize::dead_code(step);
+    match too_large(&start) {
+        Some(d) => Err(Box::new(d)),
+        None => Ok(linearized(start)),
+    }
 }
 
 /// Most values of a step, gradients and updates included: more would keep the compiler busy for longer than a second or two. A GPT of
@@ -381,16 +393,24 @@ impl Run<'_, '_> {
 
     /// A partitioned program on shards, with its rings.
     fn lowered(&mut self, start: StepGraph) -> Option<Lowered> {
-        let p = &PIPELINE;
         let spmd = self.partitioned(start)?;
+        self.lowered_of(spmd)
+    }
+
+    fn lowered_of(&mut self, spmd: Spmd) -> Option<Lowered> {
+        let p = &PIPELINE;
         let Lowered(spmd, plan) = self.pass(&p.lower, spmd)?;
         let plan = p.plan.iter().try_fold(plan, |plan, pass| self.pass_if_needed(pass, plan))?;
         self.pass_if_needed(&p.rings, Lowered(spmd, plan))
     }
 
     fn pipeline(&mut self, start: StepGraph) -> Option<Compiled> {
+        let lowered = self.lowered(start)?;
+        self.finished(lowered)
+    }
+
+    fn finished(&mut self, Lowered(spmd, plan): Lowered) -> Option<Compiled> {
         let p = &PIPELINE;
-        let Lowered(spmd, plan) = self.lowered(start)?;
         let plan = p.overlap.iter().try_fold(plan, |plan, pass| self.pass_if_needed(pass, plan))?;
         let Finished(plan) = self.pass(&p.lifetimes, plan)?;
         Some(Compiled { spmd, plan })
@@ -496,13 +516,20 @@ fn communicates(plan: &Plan, _: &Context<'_>) -> bool {
 }
 
 fn expand(step: StepGraph, c: &Context<'_>, _: &mut Vec<Diagnostic>) -> Option<StepGraph> {
-    let layout = c.layout.effective();
+    Some(expanded(&step, c.layout, &|_| {}))
+}
+
+/// Composite ops as primitives where a layout splits a dim that they need whole; `tell` is told of each in order whether it does.
+fn expanded(step: &StepGraph, layout: &Layout, tell: &dyn Fn(bool)) -> StepGraph {
+    let layout = layout.effective();
     let rules = Rulebook::new(&layout);
     let split = |g: &Graph, id: Id, dims: &[Dim]| {
         let n = g.node(id);
         let all = meshwright_ops::union(g.input_types(id).into_iter().chain([&n.ty]));
         let got = assign(&rules, n.origin.class, &n.origin.path, &all, &g.dims);
-        dims.iter().any(|d| got.splits.contains_key(d))
+        let is = dims.iter().any(|d| got.splits.contains_key(d));
+        tell(is);
+        is
     };
-    Some(normalize::expand(&step, &split))
+    normalize::expand(step, &split)
 }

@@ -22,7 +22,7 @@ pub mod verify;
 pub mod why;
 
 pub use compile::{
-    CompileOptions, Compiled, PASSES, compile, compile_with, diagnose, evaluates_in_microbatches,
+    CompileOptions, Compiled, PASSES, SharedStep, compile, compile_with, diagnose, evaluates_in_microbatches,
 };
 pub use layout::{Layout, check_devices, layout};
 pub use lowering::LossParts;

@@ -64,12 +64,17 @@ impl AxesAlone {
     /// Programs of the axes of a mesh that are not known: those that tell whether sets are legal, then those of the very sizes.
     pub fn unknown(&self, space: &Space, c: &Candidate) -> Vec<AxisOfSet> {
         let missing = |of: &AxisOfSet| !self.known.contains_key(of);
-        let first: Vec<AxisOfSet> = c.sets.iter().map(|s| (*s, FIRST)).filter(missing).collect();
+        let first = self.unknown_sets(c);
         // With lines that are kept no program is of one axis alone, and what is the only axis of a mesh is the candidate itself.
         if !first.is_empty() || c.sets.len() == 1 || !space.choices.kept.axes.is_empty() {
             return first;
         }
         c.sets.iter().copied().zip(c.mesh.iter().copied()).filter(missing).collect()
+    }
+
+    /// Of these programs those that tell whether sets are legal.
+    pub(crate) fn unknown_sets(&self, c: &Candidate) -> Vec<AxisOfSet> {
+        c.sets.iter().map(|s| (*s, FIRST)).filter(|of| !self.known.contains_key(of)).collect()
     }
 
     /// The bound of what is known of the first axes of a mesh.

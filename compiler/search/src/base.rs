@@ -4,7 +4,7 @@ use crate::shape::{ALL, Families, ShapedProduct};
 use crate::work::ModelWork;
 use meshwright_cost::step::DeviceRates;
 use meshwright_cost::work::{DeviceWork, KernelWork, Loop, Transfer, WorkItem};
-use meshwright_plan::{Axis, BufId, CollectiveKind, Dim, Operand, Phase, Plan};
+use meshwright_plan::{Axis, CollectiveKind, Dim, Operand, Phase, Plan};
 use meshwright_sorted::SortedMap;
 
 /// Axes of a mesh, as bits.
@@ -51,18 +51,14 @@ impl<'p> BaseKernel<'p> {
         (work, examples, shrunk): (&ModelWork, Families, Shrunk),
     ) -> BaseKernel<'p> {
         let operands = || of.steps.iter().flat_map(|s| plan.steps[*s].all());
-        let along = |o: &Operand| work.families(o.dims.iter().copied()) & examples != 0;
         let axes = operands().flat_map(|o| plan.buffer(o.buf).extents.iter().flat_map(|e| &e.axes));
-        let bytes = |o: &Operand| (o.buf, plan.buffer(o.buf).largest_bytes(&plan.mesh));
-        let fixed: SortedMap<BufId, usize> = operands().filter(|o| !along(o)).map(bytes).collect();
-        let fixed = of.bytes.min(fixed.values().sum::<usize>() as f64);
+        let fixed = work.fixed(plan, of).filter(|_| of.phase != Phase::Update);
         let size = |d, local: u64| match shrunk {
             Some((dim, ratio)) if dim == d => (local as f64 * ratio).round() as u64,
             _ => local,
         };
         let shaped = || ShapedProduct::all(plan, of, size, |d| work.families([d]) & examples);
-        let varies = operands().any(along) && of.phase != Phase::Update;
-        BaseKernel { work: of, times, axes: bits(axes), examples: varies.then(|| (fixed, shaped())) }
+        BaseKernel { work: of, times, axes: bits(axes), examples: fixed.map(|fixed| (fixed, shaped())) }
     }
 }
 

@@ -8,14 +8,15 @@
 
 use crate::alone::{AxesAlone, AxisOfSet};
 use crate::base::BaseWork;
-use crate::base_bound::{BaseBound, BasePlace};
-use crate::bound::roofline;
 use crate::climb::Climb;
 use crate::compiled::{CandidateRefusal, CandidateResult, Subject};
+use crate::levels::RuleBounds;
 use crate::memory::{KnownMemory, fits, projected};
 use crate::neighbors::neighbors;
+use crate::outcome::choose;
+pub use crate::outcome::{FoundLayout, Rejected, SearchOutcome, TIE};
 use crate::space::{Space, Stored};
-use crate::text::{Candidate, WrittenLayout};
+use crate::text::Candidate;
 use crate::tree::{Entry, TreeNode};
 use crate::work::ModelWork;
 use meshwright_cost::estimate::{Estimate, EstimateError};
@@ -27,53 +28,12 @@ use std::sync::{Mutex, PoisonError};
 
 /// Candidates that are compiled at once, whatever the number of threads.
 const AT_ONCE: usize = 8;
-/// Candidates whose times differ by less than this, relatively, are equal: the simplest is chosen.
-pub const TIE: f64 = 0.005;
 /// While the bound is below this part of the best estimate, neighbors of the best come first.
 const FAR: f64 = 0.9;
+/// Programs after which neighbors come even where no candidate had the lowest bound yet.
+const PATIENCE: u64 = 64;
 /// Candidates that a search begins with, before it asks whether to stop.
 const STARTS: usize = 4;
-
-/// A candidate with its estimate.
-#[derive(Clone, Debug)]
-pub struct FoundLayout {
-    /// The candidate.
-    pub candidate: Candidate,
-    /// Its text.
-    pub written: WrittenLayout,
-    /// Its estimate.
-    pub estimate: Estimate,
-}
-
-/// Candidates that were looked at and refused, by reason.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Rejected {
-    /// Rules that do not go together.
-    pub conflict: u64,
-    /// A gather that no rule implies.
-    pub gather: u64,
-    /// Too large for the memory.
-    pub memory: u64,
-}
-
-/// What a search has found.
-#[derive(Clone, Debug, Default)]
-pub struct SearchOutcome {
-    /// All estimated candidates that fit, the best first.
-    pub found: Vec<FoundLayout>,
-    /// No candidate that was not estimated is faster than this.
-    pub bound: f64,
-    /// Programs that were compiled.
-    pub compiled: u64,
-    /// Candidates that were estimated.
-    pub estimated: u64,
-    /// Rejected candidates that were looked at.
-    pub rejected: Rejected,
-    /// Sets that no layout may have, since alone over an axis they need a gather or do not go together, with the reason.
-    pub refused: SortedMap<usize, CandidateRefusal>,
-    /// The candidate that misses least, where one does not fit.
-    pub nearest: Option<FoundLayout>,
-}
 
 /// How far a search is.
 #[derive(Clone, Copy, Debug)]
@@ -103,6 +63,8 @@ pub struct Search<'a> {
     alone: AxesAlone,
     memory: KnownMemory,
     made: u64,
+    /// Bases that were compiled.
+    bases: SortedMap<RulesOfBase, BaseWork>,
     /// Candidates that were estimated, without their pipelines.
     estimated: SortedSet<Candidate>,
     climb: Climb,
@@ -110,6 +72,9 @@ pub struct Search<'a> {
     has_base: bool,
     outcome: SearchOutcome,
 }
+
+/// A mesh with the sets of its axes.
+type RulesOfBase = (Vec<usize>, Vec<usize>);
 
 /// A piece of work in a batch.
 enum Task {
@@ -146,6 +111,7 @@ impl<'a> Search<'a> {
             alone: AxesAlone::default(),
             memory: KnownMemory::default(),
             made: 0,
+            bases: SortedMap::new(),
             estimated: SortedSet::new(),
             climb: Climb::default(),
             has_base: false,
@@ -252,30 +218,69 @@ impl<'a> Search<'a> {
 
     /// The next neighbors of the best candidates, or of the one that misses least where none fits; none where the best is near to the bound.
     fn near(&mut self, progress: Progress) -> Option<Vec<Task>> {
-        let (best, of) = (progress.best.unwrap_or(f64::INFINITY), (self.space, self.work, self.subject));
-        // From where a search begins it is far to the best.
-        if !self.has_base || progress.bound >= best * FAR {
+        let best = progress.best.unwrap_or(f64::INFINITY);
+        // From where a search begins it is far to the best, but not for ever: of many meshes all may have lower bounds than any candidate.
+        let begins = !self.has_base && self.outcome.compiled < PATIENCE;
+        if begins || progress.bound >= best * FAR {
             return None;
         }
         let found = self.outcome.found.iter().map(|f| (f.estimate.seconds, &f.candidate));
         let nearest = self.outcome.nearest.as_ref().map(|f| &f.candidate);
         if let Some(from) = self.climb.start(found, nearest) {
-            let mut next: Vec<(f64, Candidate)> = Vec::new();
-            for c in neighbors(self.space, &from) {
-                let refused = c.sets.iter().any(|s| self.alone.refused.contains_key(s));
-                if refused || self.estimated.contains(&c) || self.climb.has_asked(&c) {
-                    continue;
-                }
-                let bound = self.roofline((&c.mesh, &c.sets), &c.stored, c.recompute);
-                let bound = bound.max(self.least(&c.mesh, &c.sets));
-                if bound < best && self.memory.too_much(of, &c, false).is_none() {
-                    next.push((bound, c));
-                }
-            }
+            let next = self.better(&from, best);
             self.climb.set_off(from, next);
         }
-        let next = self.climb.next(AT_ONCE);
-        (!next.is_empty()).then(|| next.into_iter().map(Task::Near).collect())
+        let next = self.neighbors_and_sets(best);
+        (!next.is_empty()).then_some(next)
+    }
+
+    /// The next neighbors that may still be better. Where a set is new, what it takes alone is asked first, which may spare all that have it.
+    fn neighbors_and_sets(&mut self, best: f64) -> Vec<Task> {
+        let of = (self.space, self.work, self.subject);
+        let (mut tasks, mut probes, mut held) = (Vec::new(), SortedSet::new(), Vec::new());
+        while tasks.len() < AT_ONCE
+            && let Some(c) = self.climb.next()
+        {
+            let refused = c.sets.iter().any(|s| self.alone.refused.contains_key(s));
+            if refused || self.alone.least(of, (&c.mesh, &c.sets)) >= best {
+                continue;
+            }
+            // Of stages the axes alone say less.
+            let whole = self.space.stages(&c.mesh) == 1;
+            let unknown = if whole { self.alone.unknown_sets(&c) } else { Vec::new() };
+            if unknown.is_empty() {
+                self.climb.ask(&c);
+                tasks.push(Task::Near(c));
+            } else {
+                tasks.extend(unknown.into_iter().filter(|of| probes.insert(*of)).map(Task::Alone));
+                held.push(c);
+            }
+        }
+        self.climb.put_back(held);
+        tasks
+    }
+
+    /// The neighbors of a candidate that may be better than the best, with their bounds.
+    fn better(&mut self, from: &Candidate, best: f64) -> Vec<(f64, Candidate)> {
+        let of = (self.space, self.work, self.subject);
+        let mut rules: SortedMap<&RulesOfBase, RuleBounds<'_>> = SortedMap::new();
+        let mut next: Vec<(f64, Candidate)> = Vec::new();
+        for c in neighbors(self.space, from) {
+            let refused = c.sets.iter().any(|s| self.alone.refused.contains_key(s));
+            if refused || self.estimated.contains(&c) || self.climb.has_asked(&c) {
+                continue;
+            }
+            let mut bound = c.b0(of.0, of.1).max(self.alone.least(of, (&c.mesh, &c.sets)));
+            let base = self.bases.get_key_value(&(c.mesh.clone(), c.sets.clone()));
+            if let Some((key, base)) = base.filter(|_| bound < best) {
+                let new = || RuleBounds::new((of.0, of.1), (base, &c.mesh), of.2.machine);
+                bound = bound.max(rules.entry(key).or_insert_with(new).of(&c).b1);
+            }
+            if bound < best && self.memory.too_much(of, &c, false).is_none() {
+                next.push((bound, c));
+            }
+        }
+        next
     }
 
     /// The next tasks; none where the best is proven.
@@ -365,19 +370,14 @@ impl<'a> Search<'a> {
         let mut children: Vec<(f64, usize)> = Vec::new();
         for set in self.space.next(mesh, sets) {
             let with = [sets, &[set]].concat();
-            let of = |stored: &[Stored]| self.roofline((mesh, &with), stored, 0);
+            let parts = self.space.parts_of(mesh, &[]);
+            let of = |stored: &[Stored]| self.space.roofline(self.work, (mesh, &with), stored, (0, &parts));
             // Parameters that are stored split may have any kernel split.
             let bound = of(&vec![Stored::Whole; with.len()]).min(of(&self.space.most(&with)));
             children.push((bound.max(least), set));
         }
         children.sort_by(|a, b| a.0.total_cmp(&b.0).then_with(|| a.1.cmp(&b.1)));
         children
-    }
-
-    /// `B0` of candidates with these sets. Of the stages of a pipeline one does what the mean of them does at least.
-    fn roofline(&self, (mesh, sets): (&[usize], &[usize]), stored: &[Stored], again: usize) -> f64 {
-        let axes = self.space.shares(mesh, sets, stored);
-        roofline(self.work, &axes, again) / self.space.stages(mesh) as f64
     }
 
     /// How many candidates have the rules of one: the pipelines of its stages.
@@ -395,32 +395,14 @@ impl<'a> Search<'a> {
         self.push(bound, TreeNode::Base(Candidate { mesh, sets, stored, ..Candidate::default() }));
     }
 
-    /// Adds the candidates with the rules of a base.
-    fn variants(&mut self, base: &Candidate, of: &BaseWork) {
-        let (space, work) = (self.space, self.work);
-        let Some(rates) = &work.rates else { return };
-        let bound = BaseBound::new(of, BasePlace::whole(&base.mesh), rates, self.subject.machine);
-        let stages = space.stages(&base.mesh);
-        let mut ordered: SortedMap<Vec<Stored>, f64> = SortedMap::new();
-        for parts in space.parts_of(&base.mesh, &base.sets) {
-            for stored in space.stored(&base.sets, space.parts[parts]) {
-                let place = (&base.mesh[..], &base.sets[..]);
-                let none = self.roofline(place, &stored, 0);
-                let ordered = *ordered.entry(stored.clone()).or_insert_with(|| bound.ordered(&stored));
-                for recompute in 0..space.recompute.len() {
-                    let again = self.roofline(place, &stored, recompute);
-                    let more = (again - none) * stages as f64;
-                    let all = bound.in_order(&stored, parts, more, ordered);
-                    for trades in space.trades(&stored, parts) {
-                        let c =
-                            Candidate { stored: stored.clone(), parts, recompute, trades, ..base.clone() };
-                        if c != *base || stages > 1 {
-                            self.push(again.max(all / stages as f64), TreeNode::Leaf(c));
-                        }
-                    }
-                }
-            }
+    /// Adds the candidates with the rules of a base, and keeps it for those that others lead to.
+    fn variants(&mut self, base: &Candidate, of: BaseWork) {
+        let (space, known) = (self.space, (self.space, self.work));
+        let mut bounds = RuleBounds::new(known, (&of, &base.mesh), self.subject.machine);
+        for c in space.variants(base).filter(|c| c != base || space.stages(&base.mesh) > 1) {
+            self.push(bounds.of(&c).b1, TreeNode::Leaf(c));
         }
+        self.bases.insert((base.mesh.clone(), base.sets.clone()), of);
     }
 
     fn push(&mut self, bound: f64, node: TreeNode) {
@@ -507,7 +489,7 @@ impl<'a> Search<'a> {
                     let (estimate, base) = of?;
                     self.has_base = true;
                     self.memory.keeps(self.space, &candidate, std::slice::from_ref(&estimate));
-                    self.variants(&candidate, &base);
+                    self.variants(&candidate, base);
                     // Of equal sets that store alike there is no candidate: they are one axis.
                     let is_new = self.estimated.insert(candidate.clone());
                     if is_new && self.space.stored(&candidate.sets, 1).contains(&candidate.stored) {
@@ -517,7 +499,7 @@ impl<'a> Search<'a> {
             },
             (Task::Stage(candidate), Done::Alone(done)) => match *done {
                 Err(why) => self.refuse(why, self.space.alike(&candidate.mesh, &candidate.sets)),
-                Ok(base) => self.variants(&candidate, &base?),
+                Ok(base) => self.variants(&candidate, base?),
             },
             // What is refused is counted when its turn comes.
             (Task::Near(_), Done::Estimated(done)) if done.is_err() => {}
@@ -581,18 +563,4 @@ impl<'a> Search<'a> {
             self.outcome.nearest = Some(found);
         }
     }
-}
-
-/// Puts the best first: of those within [`TIE`] of the fastest one that compiles with its stages, then one that is no pipeline, then the one with the fewest rules, then the least
-/// memory, then the first by its text.
-fn choose(found: &mut [FoundLayout]) {
-    let Some(least) = found.first().map(|f| f.estimate.seconds) else { return };
-    let ties = found.partition_point(|f| f.estimate.seconds <= least * (1.0 + TIE));
-    let key = |f: &FoundLayout| {
-        let (pipe, lines) = (f.candidate.pipe.clone(), f.written.lines.len());
-        let refused = projected(&f.estimate);
-        (refused, pipe.is_some(), lines, f.estimate.memory.peak_bytes, f.written.clone(), pipe)
-    };
-    let best = (0..ties).min_by_key(|i| key(&found[*i])).unwrap_or(0);
-    found[..=best].rotate_right(1);
 }

@@ -2,8 +2,9 @@
 
 use crate::shape::{ALL, AxisDims, Families};
 use crate::space::{Space, Stored};
-use crate::work::{ModelWork, ProductKernel};
+use crate::work::{KernelSums, ModelWork, ProductKernel};
 use meshwright_plan::Phase;
+use std::ops::Range;
 
 /// An axis, as far as bounds are concerned.
 #[derive(Clone, Copy, Debug)]
@@ -43,9 +44,16 @@ impl Space {
 }
 
 /// `B0`: launches, and each kernel of the step on one device, shared out over the axes that may split it, at the fastest rates; products at
-/// those that their shapes then reach. `again` is the choice of what is computed again.
-pub fn roofline(work: &ModelWork, axes: &[Shares], again: usize) -> f64 {
-    let (Some(sums), Some(rates)) = (work.kernels.get(again), &work.rates) else { return 0.0 };
+/// those that their shapes then reach. `again` is the choice of what is computed again, `parts` has the positions of the numbers of parts that the
+/// batch may be taken in.
+pub fn roofline(work: &ModelWork, axes: &[Shares], again: usize, parts: &Range<usize>) -> f64 {
+    work.kernels.get(again).map_or(0.0, |sums| least(work, sums, axes, parts))
+}
+
+fn least(work: &ModelWork, sums: &KernelSums, axes: &[Shares], parts: &Range<usize>) -> f64 {
+    let Some(rates) = &work.rates else { return 0.0 };
+    // More parts launch and move no less.
+    let fewest = |of: &[f64]| of.get(parts.start).copied().unwrap_or(0.0);
     let shared = |phase, families, seconds: f64| {
         axes.iter().filter(|a| a.splits(phase, families)).fold(seconds, |s, a| s / a.size)
     };
@@ -53,21 +61,45 @@ pub fn roofline(work: &ModelWork, axes: &[Shares], again: usize) -> f64 {
     let whole = axes.iter().all(|a| a.families & work.whole_heads == 0);
     let attention = sums.attention.iter().filter(|_| whole);
     let plain = sums.plain.iter().chain(attention);
-    let plain = plain.map(|((phase, families), seconds)| shared(*phase, *families, *seconds));
-    let launch = if whole { sums.launch } else { 0.0 };
+    let plain = plain.map(|((phase, families), seconds)| shared(*phase, *families, fewest(seconds)));
+    let launch = if whole { fewest(&sums.launch) } else { 0.0 };
     let product = |k: &ProductKernel| {
-        let (moves, computes) =
-            (shared(k.phase, k.families, k.rest.0), shared(k.phase, k.families, k.rest.1));
+        let [moves, computes] = [fewest(&k.moves), k.computes].map(|s| shared(k.phase, k.families, s));
         let split = |a: &Shares| match a.stored {
             // What the rules leave alone may follow parameters along any dim.
             Stored::Params => AxisDims::Any(a.families),
             _ => AxisDims::Of(a.families),
         };
-        let seconds =
-            |p: &usize| work.shapes.least(*p, rates, axes.iter().map(|a| (a.size as u64, split(a))));
+        let axes = || axes.iter().map(|a| (a.size as u64, split(a)));
+        let seconds = |p: &usize| work.shapes.least(*p, rates, axes(), parts);
         k.times * moves.max(k.of.iter().map(seconds).sum::<f64>() + computes)
     };
     launch + plain.sum::<f64>() + sums.products.iter().map(product).sum::<f64>()
+}
+
+impl Space {
+    /// `B0` of candidates of a mesh of which the first axes have sets and store so much, with [what is computed again and the parts](roofline).
+    ///
+    /// Of the stages of a pipeline one does what the mean of them does at least. Each begins with what those before it give it of the first part of
+    /// the batch, and half of them come before the mean.
+    pub fn roofline(
+        &self,
+        work: &ModelWork,
+        (mesh, sets): (&[usize], &[usize]),
+        stored: &[Stored],
+        (again, parts): (usize, &Range<usize>),
+    ) -> f64 {
+        let axes = self.shares(mesh, sets, stored);
+        let (all, stages) = (roofline(work, &axes, again, parts), self.stages(mesh));
+        let chunks = self.pipes(mesh).iter().map(|p| p.chunks).max().unwrap_or(1);
+        let most = self.parts.get(parts.end.saturating_sub(1)).filter(|_| !self.choices.kept.microbatches);
+        let (Some((_, layers)), Some(most)) = (self.layers.filter(|_| stages > 1), most) else {
+            return all / stages as f64;
+        };
+        let part = (layers / (stages * chunks)) as f64 / (layers * most) as f64;
+        let begins = (stages - 1) as f64 * part * least(work, &work.layers, &axes, parts);
+        all / stages as f64 + begins / 2.0
+    }
 }
 
 /// Bytes of parameters and states that a device holds at least; with `gradients` those of parameters too, which parts of a batch add up.

@@ -61,11 +61,18 @@ impl Climb {
         self.from.insert(from);
     }
 
-    /// The next neighbors.
-    pub(crate) fn next(&mut self, count: usize) -> Vec<Candidate> {
-        let mut next = self.left.split_off(self.left.len().saturating_sub(count));
-        next.reverse();
-        self.asked.extend(next.iter().cloned());
-        next
+    /// The next neighbor.
+    pub(crate) fn next(&mut self) -> Option<Candidate> {
+        self.left.pop()
+    }
+
+    /// Notes that a neighbor is compiled.
+    pub(crate) fn ask(&mut self, c: &Candidate) {
+        self.asked.insert(c.clone());
+    }
+
+    /// Gives back neighbors that come later, in their order.
+    pub(crate) fn put_back(&mut self, later: Vec<Candidate>) {
+        self.left.extend(later.into_iter().rev());
     }
 }

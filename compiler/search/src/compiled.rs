@@ -4,9 +4,10 @@ use crate::base::BaseWork;
 use crate::space::{SearchChoices, parts, recomputations};
 use crate::text::{WrittenLayout, recompute_line};
 use crate::work::ModelWork;
-use meshwright_core::compile::{Observer, Stage};
+use meshwright_core::compile::Stage;
 use meshwright_core::{
-    CompileOptions, Layout, PASSES, Program, StepGraph, compile_with, layout, training_step,
+    CompileOptions, Compiled, Layout, PASSES, Program, SharedStep, StepGraph, compile_with, layout,
+    training_step,
 };
 use meshwright_cost::engine::EngineKind;
 use meshwright_cost::estimate::{Estimate, EstimateError, EstimateQuestion, estimate, estimate_of};
@@ -15,9 +16,11 @@ use meshwright_cost::machine::Machine;
 use meshwright_cost::step::DeviceRates;
 use meshwright_cost::work::DeviceWork;
 use meshwright_device::compile_launches;
-use meshwright_diag::{Diagnostic, FileId, Severity, codes, has_errors};
+use meshwright_diag::{Diagnostic, FileId, Outcome, Severity, codes, has_errors};
 use meshwright_plan::{Dim, Plan};
+use meshwright_sorted::SortedMap;
 use meshwright_syntax::{parse_layout, parse_mesh};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Why a candidate has no Plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -48,7 +51,28 @@ pub struct Subject<'a> {
     pub examples: usize,
     /// Tokens of a step, where the model has any.
     pub tokens: Option<usize>,
+    /// What layouts share of its compilations.
+    pub shared: SharedSteps,
 }
+
+/// A step that layouts are compiled for, and the same with fewer examples, by their number. Each is made when it is needed first.
+#[derive(Clone, Debug, Default)]
+pub struct SharedSteps(Arc<Mutex<SortedMap<usize, Arc<SharedStep>>>>);
+
+impl SharedSteps {
+    fn of(&self, examples: usize, make: impl FnOnce() -> Option<StepGraph>) -> Option<Arc<SharedStep>> {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(there) = known.get(&examples) {
+            return Some(there.clone());
+        }
+        let made = Arc::new(SharedStep::new(make()?));
+        known.insert(examples, made.clone());
+        Some(made)
+    }
+}
+
+/// A step with fewer examples, the dim that counts them, and of how many times as many the whole step is.
+type FewExamples = (Arc<SharedStep>, (Dim, f64));
 
 impl Subject<'_> {
     /// The work of the step under any layout of these choices.
@@ -61,7 +85,7 @@ impl Subject<'_> {
         let dims = &self.program.graph.dims;
         // A step of one device with all examples may need tensors that no device could hold, in other kernels.
         let shrunk = self.shrunk(devices, 1);
-        let whole = Subject { step: shrunk.as_ref().map_or(self.step, |s| &s.0), ..self.clone() };
+        let step = shrunk.as_ref().map_or(self.step, |s| s.0.step());
         let last = PASSES.iter().position(|p| p.name == "adds");
         let mut work: Option<ModelWork> = None;
         for loops in recomputations(self.program, &choices.kept) {
@@ -73,7 +97,8 @@ impl Subject<'_> {
                     Stage::Graph(g) if Some(pass) == last && loops.is_empty() => graph = Some(g.clone()),
                     _ => {}
                 };
-                whole.compiled(&layout, false, observe).ok()
+                let options = CompileOptions { verified: false, ..CompileOptions::default() };
+                compiled(compile_with(step, &layout, &|_| 0, options, observe)).ok()
             });
             if let (None, Some(graph)) = (&work, &graph) {
                 let rates = DeviceRates::new(self.machine, devices, &self.engine.attention());
@@ -83,7 +108,8 @@ impl Subject<'_> {
             match (&mut work, plan) {
                 (Some(work), Some(plan)) => {
                     let device = compile_launches(&plan, 0, self.engine.target())?;
-                    work.add(&plan, &program(&plan, &device), shrunk.as_ref().map(|s| s.1));
+                    let layers = self.program.layers().map(|l| l.0);
+                    work.add(&plan, &program(&plan, &device), (shrunk.as_ref().map(|s| s.1), layers));
                 }
                 // A loop that cannot be computed again is not computed less.
                 (Some(work), None) => work.kernels.extend(work.kernels.first().cloned()),
@@ -95,14 +121,14 @@ impl Subject<'_> {
 
     /// The step with as many examples as one of so many devices has, but no fewer than some, the dim that counts them, and of how many times as
     /// many the whole step is. None where that is the whole step.
-    fn shrunk(&self, devices: usize, least: usize) -> Option<(StepGraph, (Dim, f64))> {
+    fn shrunk(&self, devices: usize, least: usize) -> Option<FewExamples> {
         let (d, dims) = (self.example()?, &self.program.graph.dims);
         let all = dims.size(d);
         let divides = |n: &usize| all.is_multiple_of(*n);
         let most = (1..=all.div_ceil(devices)).rev().find(divides)?;
         let few = (most.max(least)..all).find(divides)?;
-        let program = self.program.rebind(&[(dims.name(d).to_string(), few)]).ok()?;
-        Some((training_step(&program)?, (d, all as f64 / few as f64)))
+        let step = || training_step(&self.program.rebind(&[(dims.name(d).to_string(), few)]).ok()?);
+        Some((self.shared.of(few, step)?, (d, all as f64 / few as f64)))
     }
 
     /// The bound of all candidates in which some axes, of `size` devices together, split as in a layout of these alone. Others divide the
@@ -121,12 +147,12 @@ impl Subject<'_> {
         &self,
         text: &WrittenLayout,
         work: &ModelWork,
-        shrunk: Option<(StepGraph, (Dim, f64))>,
+        shrunk: Option<FewExamples>,
     ) -> CandidateResult<BaseWork> {
         let Some((step, shrunk)) = shrunk else { return self.base(text, work).map(|b| b.map(|b| b.1)) };
         // The number of operations is that of the whole step.
-        let few = Subject { step: &step, model_flops: self.model_flops / shrunk.1, ..self.clone() };
-        few.bounded(text, work, Some(shrunk)).map(|b| b.map(|b| b.1))
+        let few = Subject { model_flops: self.model_flops / shrunk.1, ..self.clone() };
+        few.bounded(Some(&step), text, (work, Some(shrunk))).map(|b| b.map(|b| b.1))
     }
 
     /// The dim that counts examples.
@@ -136,8 +162,7 @@ impl Subject<'_> {
 
     /// The Plan of a layout, verified where that is asked for.
     pub fn plan(&self, text: &WrittenLayout, verified: bool) -> Result<Plan, CandidateRefusal> {
-        let layout = self.layout(text).map_err(|found| refusal(&found))?;
-        self.compiled(&layout, verified, &mut |_, _| {})
+        self.compiled(None, text, verified)
     }
 
     /// The estimate of a layout.
@@ -154,16 +179,16 @@ impl Subject<'_> {
 
     /// The estimate of a layout, and what bounds those that have its rules.
     pub fn base(&self, text: &WrittenLayout, work: &ModelWork) -> CandidateResult<(Estimate, BaseWork)> {
-        self.bounded(text, work, None)
+        self.bounded(None, text, (work, None))
     }
 
     fn bounded(
         &self,
+        step: Option<&SharedStep>,
         text: &WrittenLayout,
-        work: &ModelWork,
-        shrunk: Option<(Dim, f64)>,
+        (work, shrunk): (&ModelWork, Option<(Dim, f64)>),
     ) -> CandidateResult<(Estimate, BaseWork)> {
-        let plan = self.plan(text, false)?;
+        let plan = self.compiled(step, text, false)?;
         let bounded = |(estimate, run): (Estimate, DeviceWork)| {
             let waits = estimate.seconds / (estimate.seconds - estimate.breakdown.straggler);
             let base = BaseWork::of((&plan, &run), (work, self.example(), shrunk), waits);
@@ -186,15 +211,22 @@ impl Subject<'_> {
         EstimateQuestion { machine, engine, model_flops, examples, tokens, pipe: None, slowest: 1.0 }
     }
 
+    /// The Plan of a layout for a step, or for the whole one.
     fn compiled(
         &self,
-        layout: &Layout,
+        step: Option<&SharedStep>,
+        text: &WrittenLayout,
         verified: bool,
-        observe: &mut Observer<'_>,
     ) -> Result<Plan, CandidateRefusal> {
+        let layout = self.layout(text).map_err(|found| refusal(&found))?;
         let options = CompileOptions { verified, ..CompileOptions::default() };
-        let (compiled, found) = compile_with(self.step, layout, &|_| 0, options, observe);
-        compiled.filter(|_| !has_errors(&found)).map(|c| c.plan).ok_or_else(|| refusal(&found))
+        if let Some(step) = step {
+            return compiled(step.compiled(&layout, options));
+        }
+        let whole = self
+            .shared
+            .of(self.example().map_or(1, |d| self.program.graph.dims.size(d)), || Some(self.step.clone()));
+        whole.map_or(Err(CandidateRefusal::Conflict), |step| compiled(step.compiled(&layout, options)))
     }
 
     fn layout(&self, text: &WrittenLayout) -> Result<Layout, Vec<Diagnostic>> {
@@ -211,6 +243,10 @@ impl Subject<'_> {
         let (layout, found) = layout(&file, mesh.as_ref(), self.program, true);
         layout.ok_or(found)
     }
+}
+
+fn compiled((compiled, found): Outcome<Compiled>) -> Result<Plan, CandidateRefusal> {
+    compiled.filter(|_| !has_errors(&found)).map(|c| c.plan).ok_or_else(|| refusal(&found))
 }
 
 fn refusal(found: &[Diagnostic]) -> CandidateRefusal {

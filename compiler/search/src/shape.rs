@@ -3,7 +3,8 @@
 use meshwright_cost::step::DeviceRates;
 use meshwright_cost::work::{KernelWork, Product};
 use meshwright_plan::{Dim, Plan, Prim, Step};
-use meshwright_sorted::SortedMap;
+use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
 /// A set of families of dims. Those beyond the last bit share it, which only makes more dims count as related.
@@ -104,8 +105,8 @@ impl ShapedProduct {
     }
 }
 
-/// The number of a product, and axes by their sizes with the dims that they may split, as bits.
-type SplitProduct = (usize, Vec<(u64, u32)>);
+/// The number of a product, axes by their sizes with the dims that they may split, as bits, and positions of numbers of parts.
+type SplitProduct = (usize, Vec<(u64, u32)>, Range<usize>);
 
 /// Products, and what is known of their seconds.
 #[derive(Debug, Default)]
@@ -113,7 +114,7 @@ pub struct ShapeTable {
     examples: Families,
     parts: Vec<u64>,
     products: Vec<ShapedProduct>,
-    known: Mutex<SortedMap<SplitProduct, f64>>,
+    known: Mutex<HashMap<SplitProduct, f64>>,
 }
 
 impl ShapeTable {
@@ -121,6 +122,11 @@ impl ShapeTable {
     pub fn new(examples: Families, parts: &[usize]) -> ShapeTable {
         let parts = parts.iter().map(|p| *p as u64).collect();
         ShapeTable { examples, parts, ..ShapeTable::default() }
+    }
+
+    /// Families of the dim that counts the examples.
+    pub(crate) fn examples(&self) -> Families {
+        self.examples
     }
 
     /// In how many parts the examples may be taken.
@@ -136,12 +142,14 @@ impl ShapeTable {
         })
     }
 
-    /// [`ShapedProduct::least`] of a product; each axis comes with the dims that it may split of it.
+    /// [`ShapedProduct::least`] of a product, for the best number of parts among those at some positions; each axis comes with the dims that it may
+    /// split of it.
     pub fn least(
         &self,
         number: usize,
         rates: &DeviceRates,
         axes: impl Iterator<Item = (u64, AxisDims)>,
+        among: &Range<usize>,
     ) -> f64 {
         let product = &self.products[number];
         let along = |of: AxisDims| match of {
@@ -153,12 +161,12 @@ impl ShapeTable {
         axes.sort_unstable();
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let examples = product.along(self.examples);
-        let parts = if examples == 0 { &[1] } else { &self.parts[..] };
+        let parts = if examples == 0 { &[1] } else { self.parts.get(among.clone()).unwrap_or(&self.parts) };
         let least = |axes: &Vec<(u64, u32)>| {
             let of = |n: &u64| *n as f64 * product.least(rates, axes, (*n, examples));
             parts.iter().map(of).fold(f64::INFINITY, f64::min)
         };
-        *known.entry((number, axes)).or_insert_with_key(|(_, axes)| least(axes))
+        *known.entry((number, axes, among.clone())).or_insert_with_key(|(_, axes, _)| least(axes))
     }
 }
 

@@ -213,9 +213,8 @@ impl Space {
             };
             all = all.iter().flat_map(with).collect();
             // Equal sets with equal storage are one axis cut in two.
-            if let Some(twin) = sets[..at].iter().position(|s| s == i) {
-                all.retain(|s: &Vec<Stored>| s[twin] != s[at]);
-            }
+            let twins = || (0..at).filter(|twin| sets[*twin] == *i);
+            all.retain(|s: &Vec<Stored>| twins().all(|twin| s[twin] != s[at]));
         }
         all
     }

@@ -6,22 +6,23 @@ use crate::shape::{ALL, Families, ShapeTable, ShapedProduct};
 use meshwright_core::StepGraph;
 use meshwright_core::step::step_graph::OutputKind;
 use meshwright_cost::step::DeviceRates;
-use meshwright_cost::work::{DeviceWork, KernelWork, ScalarFamily, WorkItem};
-use meshwright_ops::{Class, Graph, Id, Kind, Loop, Role};
+use meshwright_cost::work::{DeviceWork, KernelWork, Loop, ScalarFamily, WorkItem};
+use meshwright_ops::{Class, Graph, Id, Kind, Role};
 use meshwright_plan::{BufId, Dim, KernelFamily, Phase, Plan, Prim};
 use meshwright_sorted::{SortedMap, SortedSet};
 
-/// Kernels on one device that is as fast as each of a mesh, summed over what may be split alike.
+/// Kernels on one device that is as fast as each of a mesh, summed over what may be split alike. Where there is one number for each number of
+/// parts that the batch is taken in, it is that of all parts.
 #[derive(Clone, Debug, Default)]
 pub struct KernelSums {
-    /// Least seconds of kernels without products, by phase and by the families of their dims.
-    pub plain: SortedMap<(Phase, Families), f64>,
+    /// Least seconds of kernels without products, by phase and by the families of their dims, for each number of parts.
+    pub plain: SortedMap<(Phase, Families), Vec<f64>>,
     /// The same of kernels of attention.
-    pub attention: SortedMap<(Phase, Families), f64>,
+    pub attention: SortedMap<(Phase, Families), Vec<f64>>,
     /// Kernels with products.
     pub products: Vec<ProductKernel>,
-    /// Seconds of launches.
-    pub launch: f64,
+    /// Seconds of launches, for each number of parts.
+    pub launch: Vec<f64>,
 }
 
 impl KernelSums {
@@ -43,8 +44,10 @@ pub struct ProductKernel {
     pub families: Families,
     /// How often it runs.
     pub times: f64,
-    /// Least seconds of what it moves, and of what it computes besides.
-    pub rest: (f64, f64),
+    /// Least seconds of what it moves, for each number of parts.
+    pub moves: Vec<f64>,
+    /// Least seconds of what it computes besides.
+    pub computes: f64,
     /// The products, by their numbers.
     pub of: Vec<usize>,
 }
@@ -54,6 +57,8 @@ pub struct ProductKernel {
 pub struct ModelWork {
     /// Sums of kernels, for each choice of loops that are computed again.
     pub kernels: Vec<KernelSums>,
+    /// Of these, what the forward pass through the loop of layers runs.
+    pub layers: KernelSums,
     /// Families of dims of attention that leave none of its kernels if they are split: other kernels, perhaps fewer, take their place.
     pub whole_heads: Families,
     /// Their products.
@@ -96,9 +101,15 @@ impl ModelWork {
     }
 
     /// Adds what the step's Plan for one device runs, with the next choice of what is computed again. Of a step with fewer examples than the one
-    /// that is asked for, `shrunk` has the dim that counts them, and the ratio.
-    pub fn add(&mut self, plan: &Plan, program: &DeviceWork, shrunk: Option<(Dim, f64)>) {
-        let mut sums = KernelSums::default();
+    /// that is asked for, `shrunk` has the dim that counts them, and the ratio. `layers` is the dim of the loop that a pipeline cuts.
+    pub fn add(
+        &mut self,
+        plan: &Plan,
+        program: &DeviceWork,
+        (shrunk, layers): (Option<(Dim, f64)>, Option<Dim>),
+    ) {
+        let none = || KernelSums { launch: vec![0.0; self.shapes.parts().count()], ..KernelSums::default() };
+        let (mut sums, mut of_layers) = (none(), none());
         for step in &plan.steps {
             if let Prim::Attention { spec, .. } = &step.prim {
                 self.whole_heads |= self.families(spec.width.iter().chain(&spec.values).copied());
@@ -107,6 +118,13 @@ impl ModelWork {
         if let Some(rates) = self.rates.clone() {
             let scale = Scale { plan, rates: &rates, shrunk };
             self.sum(&program.body, 1.0, &scale, &mut sums);
+            let is = |of: &&Loop| matches!(plan.steps[of.step].prim, Prim::Repeat { dim, .. } if Some(dim) == layers);
+            let loops =
+                program.body.iter().filter_map(|i| if let WorkItem::Loop(of) = i { Some(of) } else { None });
+            if let (true, Some(forward)) = (self.kernels.is_empty(), loops.into_iter().find(is)) {
+                self.sum(&[WorkItem::Loop(forward.clone())], 1.0, &scale, &mut of_layers);
+                self.layers = of_layers;
+            }
         }
         self.kernels.push(sums);
     }
@@ -117,16 +135,27 @@ impl ModelWork {
                 WorkItem::Work(work) => {
                     let operands = work.steps.iter().flat_map(|s| scale.plan.steps[*s].all());
                     let families = self.families(operands.flat_map(|o| o.dims.iter().copied()));
-                    let least = scale.rates.least(work);
-                    sums.launch += times * least.launch;
+                    let launch = scale.rates.least(work).launch;
                     let whole = self.whole(scale.plan, work, scale.shrunk);
-                    match self.product(&whole, families, times, scale) {
+                    // Of a kernel along the examples each part has its own, which reads again what has none.
+                    let fixed = self.fixed(scale.plan, work).filter(|_| work.phase != Phase::Update);
+                    let own = |parts: usize| fixed.map_or(1.0, |_| parts as f64);
+                    let each: Vec<(f64, f64)> =
+                        self.shapes.parts().map(own).map(|n| (n, (n - 1.0) * fixed.unwrap_or(0.0))).collect();
+                    sums.launch.iter_mut().zip(&each).for_each(|(l, (n, _))| *l += times * n * launch);
+                    let moving = |of: &KernelWork| -> Vec<f64> {
+                        let more =
+                            |(_, more): &(f64, f64)| KernelWork { bytes: of.bytes + more, ..of.clone() };
+                        each.iter().map(|e| scale.rates.least(&more(e)).work).collect()
+                    };
+                    match self.product(&whole, families, times, scale, &moving) {
                         Some(product) => sums.products(product),
                         None => {
-                            let least = scale.rates.least(&whole).work;
                             let attends = work.family == KernelFamily::Attention;
                             let of = if attends { &mut sums.attention } else { &mut sums.plain };
-                            *of.entry((work.phase, families)).or_default() += times * least;
+                            let of =
+                                of.entry((work.phase, families)).or_insert_with(|| vec![0.0; each.len()]);
+                            of.iter_mut().zip(moving(&whole)).for_each(|(sum, s)| *sum += times * s);
                         }
                     }
                 }
@@ -147,6 +176,7 @@ impl ModelWork {
         families: Families,
         times: f64,
         scale: &Scale<'_>,
+        moving: &dyn Fn(&KernelWork) -> Vec<f64>,
     ) -> Option<ProductKernel> {
         if work.family != KernelFamily::Matmul || work.products.is_empty() {
             return None;
@@ -160,29 +190,18 @@ impl ModelWork {
             return None;
         }
         let (moves, computes) = without_products(work);
-        let rest = (scale.rates.least(&moves).work, scale.rates.least(&computes).work);
+        let (moves, computes) = (moving(&moves), scale.rates.least(&computes).work);
         let of = of.into_iter().map(|p| self.shapes.number(p)).collect();
-        Some(ProductKernel { phase: work.phase, families, times, rest, of })
+        Some(ProductKernel { phase: work.phase, families, times, moves, computes, of })
     }
 
     /// Work for all examples of a kernel of a step with fewer, as [`ModelWork::add`] has it: what runs along them grows, bytes of operands without
     /// them do not.
     pub(crate) fn whole(&self, plan: &Plan, work: &KernelWork, shrunk: Option<(Dim, f64)>) -> KernelWork {
-        let Some((dim, ratio)) = shrunk else { return work.clone() };
-        let examples = self.families([dim]);
-        let operands: SortedMap<BufId, &[Dim]> = work
-            .steps
-            .iter()
-            .flat_map(|s| plan.steps[*s].all())
-            .map(|o| (o.buf, o.dims.as_slice()))
-            .collect();
-        let along = |dims: &[Dim]| self.families(dims.iter().copied()) & examples != 0;
-        if !operands.values().any(|dims| along(dims)) {
+        let Some((ratio, fixed)) = shrunk.and_then(|(_, ratio)| Some((ratio, self.fixed(plan, work)?)))
+        else {
             return work.clone();
-        }
-        let without = operands.into_iter().filter(|(_, dims)| !along(dims));
-        let fixed: usize = without.map(|(buf, _)| plan.buffer(buf).largest_bytes(&plan.mesh)).sum();
-        let fixed = work.bytes.min(fixed as f64);
+        };
         let mut out = work.clone();
         out.bytes = fixed + (work.bytes - fixed) * ratio;
         // The number of products and of matrices of scores changes no rate.
@@ -196,6 +215,21 @@ impl ModelWork {
         out.operations *= ratio;
         out.again *= ratio;
         out
+    }
+
+    /// Bytes of a kernel that do not run along the examples; none where all of it is independent of them.
+    pub(crate) fn fixed(&self, plan: &Plan, work: &KernelWork) -> Option<f64> {
+        let examples = self.shapes.examples();
+        let operands: SortedMap<BufId, &[Dim]> = work
+            .steps
+            .iter()
+            .flat_map(|s| plan.steps[*s].all())
+            .map(|o| (o.buf, o.dims.as_slice()))
+            .collect();
+        let along = |dims: &[Dim]| self.families(dims.iter().copied()) & examples != 0;
+        let without = || operands.iter().filter(|(_, dims)| !along(dims));
+        let fixed: usize = without().map(|(buf, _)| plan.buffer(*buf).largest_bytes(&plan.mesh)).sum();
+        (without().count() < operands.len()).then(|| work.bytes.min(fixed as f64))
     }
 
     /// The families of some dims.
@@ -212,7 +246,7 @@ struct Scale<'a> {
 }
 
 /// The loops of an op that may be split.
-pub(crate) fn splittable(g: &Graph, id: Id) -> Vec<Loop> {
+pub(crate) fn splittable(g: &Graph, id: Id) -> Vec<meshwright_ops::Loop> {
     let node = g.node(id);
     let roles = node.op.roles(&g.input_types(id), &node.ty, &g.dims);
     roles.loops.into_iter().filter(|l| l.role != Role::NeedReplication).collect()

@@ -6,18 +6,17 @@ mod support;
 
 use meshwright_core::training_step;
 use meshwright_search::alone::AxesAlone;
-use meshwright_search::base_bound::{BaseBound, BasePlace};
 use meshwright_search::bound::roofline;
 use meshwright_search::compiled::Subject;
+use meshwright_search::levels::{Levels, RuleBounds};
 use meshwright_search::space::{SearchChoices, Space, Stored};
 use meshwright_search::text::Candidate;
 use meshwright_search::work::ModelWork;
-use support::{alike, bases, estimates, program, random_machine, space, subject, work_of};
+use support::{bases, estimates, program, random_machine, space, subject, work_of};
 
-/// Compares bounds of candidates, a few of each base, with their estimates, and counts them, and those whose program says as much as `B0` or more.
+/// Compares bounds of candidates, a few of each base, with their estimates, and counts them, and those whose program says more than `B0`.
 fn compare(s: &Subject<'_>, space: &Space, work: &ModelWork, every: (usize, usize)) -> (usize, usize) {
     let (mut compared, mut raised, mut alone) = (0, 0, AxesAlone::default());
-    let rates = work.rates.as_ref().unwrap();
     for (at, base) in bases(space).iter().enumerate().skip(every.0 % every.1).step_by(every.1) {
         let text = space.written(base);
         let mut one: f64 = 0.0;
@@ -31,55 +30,54 @@ fn compare(s: &Subject<'_>, space: &Space, work: &ModelWork, every: (usize, usiz
                 break;
             }
         }
-        let stages = space.stages(&base.mesh);
-        let own = match stages {
+        let own = match space.stages(&base.mesh) {
             1 => s.base(&text, work).map(|b| b.unwrap().1),
             _ => s.stage(&text, work, base.mesh.iter().product()).map(Result::unwrap),
         };
-        let bound = own.as_ref().map(|b| BaseBound::new(b, BasePlace::whole(&base.mesh), rates, s.machine));
-        let of_base = alike(space, base);
+        let Ok(own) = &own else { continue };
+        let mut rules = RuleBounds::new((space, work), (own, &base.mesh), s.machine);
+        let of_base: Vec<Candidate> = space.variants(base).collect();
         for c in of_base.iter().skip(at % 5).step_by(of_base.len().div_ceil(4)) {
-            let text = space.written(c);
-            let estimates = estimates(s, space, c);
-            let (Ok(bound), Ok(estimates)) = (&bound, &estimates) else { continue };
+            let Ok(estimates) = estimates(s, space, c) else { continue };
             let seconds = estimates.iter().map(|e| e.seconds).fold(f64::INFINITY, f64::min);
-            let axes = space.shares(&c.mesh, &c.sets, &c.stored);
-            let (none, again) = (roofline(work, &axes, 0), roofline(work, &axes, c.recompute));
-            let least = bound.seconds(&c.stored, c.parts, again - none) / stages as f64;
-            let above = again / stages as f64;
-            assert_levels(&(space, work), c, [above, least.max(one), seconds], &s.machine.name);
-            for (name, bound) in [("B0", above), ("B1", least), ("B1 of an axis", one)] {
-                let name = format!("{name} on {}: {text:?}", s.machine.name);
-                assert!(bound <= seconds * (1.0 + 1e-9), "{name}: {bound} > {seconds}");
-            }
-            raised += usize::from(above <= least.max(one) * (1.0 + 1e-9));
+            let levels = rules.of(c);
+            assert_levels((space, work), c, levels, (one, seconds), &s.machine.name);
+            raised += usize::from(levels.b0 < levels.b1);
             compared += 1;
         }
     }
     (compared, raised)
 }
 
-/// Bounds rise from the axes of a candidate, one by one, to all of them, to its compiled program and to its estimate. Of parameters that are stored
-/// split, `B0` may say a little more than the program: it knows what the update does of each, and a search takes the larger of the two.
+/// Bounds rise from the axes of a candidate, one by one, to all of them, to its compiled program and to its estimate, which is above those of each
+/// axis alone too.
 fn assert_levels(
-    (space, work): &(&Space, &ModelWork),
+    (space, work): (&Space, &ModelWork),
     c: &Candidate,
-    [b0, b1, seconds]: [f64; 3],
+    Levels { b0, b1 }: Levels,
+    (one, seconds): (f64, f64),
     machine: &str,
 ) {
     let first = |axes: usize| {
-        let of = |stored: &[Stored]| roofline(work, &space.shares(&c.mesh, &c.sets[..axes], stored), 0);
+        let place = (&c.mesh[..], &c.sets[..axes]);
+        let parts = space.parts_of(place.0, &[]);
+        let of = |stored: &[Stored]| space.roofline(work, place, stored, (0, &parts));
         let most = |s: &usize| if space.sets[*s].sums { Stored::Params } else { Stored::Whole };
         let most: Vec<Stored> = c.sets[..axes].iter().map(most).collect();
-        of(&vec![Stored::Whole; axes]).min(of(&most)) / space.stages(&c.mesh) as f64
+        of(&vec![Stored::Whole; axes]).min(of(&most))
     };
     let text = space.written(c);
     let axes: Vec<f64> = (0..=c.sets.len()).map(first).chain([b0]).collect();
     let rise = axes.windows(2).all(|w| w[0] <= w[1] * (1.0 + 1e-9));
     assert!(rise, "{machine}: {text:?}: B0 of its axes: {axes:?}");
-    assert!(b0.max(b1) <= seconds * (1.0 + 1e-9), "{machine}: {text:?}: {b0} {b1} {seconds}");
-    let split = c.stored.contains(&Stored::Params);
-    assert!(split || b0 <= b1 * 1.01, "{machine}: {text:?}: {b0} s, of its program {b1} s");
+    assert!(b0 <= b1, "{machine}: {text:?}: B0 {b0}, B1 {b1}");
+    for (name, bound) in [("B1", b1), ("B1 of an axis", one)] {
+        assert!(bound <= seconds * (1.0 + 1e-9), "{name} on {machine}: {text:?}: {bound} > {seconds}");
+    }
+    // Stages begin with what those before them give.
+    let (stages, shares) = (space.stages(&c.mesh), space.shares(&c.mesh, &c.sets, &c.stored));
+    let even = roofline(work, &shares, c.recompute, &(c.parts..c.parts + 1)) / stages as f64;
+    assert!(if stages > 1 { b0 > even } else { b0 == even }, "{machine}: {text:?}: {b0} {even}");
 }
 
 #[test]
@@ -101,7 +99,7 @@ fn no_candidate_is_faster_than_its_bounds() {
             }
         }
     }
-    assert!(compared > 500 && raised as f64 > 0.95 * compared as f64, "{raised} of {compared}");
+    assert!(compared > 500 && raised as f64 > 0.9 * compared as f64, "{raised} of {compared}");
 }
 
 #[test]
@@ -123,5 +121,5 @@ fn no_pipeline_is_faster_than_its_bounds() {
             }
         }
     }
-    assert!(compared > 50 && raised as f64 > 0.95 * compared as f64, "{raised} of {compared}");
+    assert!(compared > 50 && raised as f64 > 0.9 * compared as f64, "{raised} of {compared}");
 }

@@ -7,13 +7,13 @@ mod support;
 use meshwright_core::training_step;
 use meshwright_cost::estimate::Fits;
 use meshwright_search::best_first::{Limits, Progress, Search, TIE};
-use meshwright_search::compiled::Subject;
+use meshwright_search::compiled::{SharedSteps, Subject};
 use meshwright_search::neighbors::neighbors;
 use meshwright_search::report::SearchReport;
 use meshwright_search::space::{FixedRules, SearchChoices, Space, Stored};
 use meshwright_search::text::{Candidate, WrittenLayout};
 use meshwright_sorted::SortedSet;
-use support::{alike, bases, exhaustive, machine, program, searched, space, subject, work_of};
+use support::{bases, exhaustive, machine, program, searched, space, subject, work_of};
 
 #[test]
 fn a_search_finds_what_is_best_of_all_candidates() {
@@ -115,6 +115,30 @@ fn the_answer_does_not_depend_on_the_number_of_threads() {
     assert_eq!(of(1), of(3));
 }
 
+/// What layouts share of their compilations changes no Plan, in whatever order they come.
+#[test]
+fn what_is_shared_changes_no_plan() {
+    let p = program("bert", Some("tiny"), &[("batch", 8)]);
+    let step = training_step(&p).unwrap();
+    let machine = machine("dgx-h100", &[]);
+    let s = subject(&p, &step, &machine);
+    let work = work_of(&s, 8);
+    let choices = SearchChoices { devices: 8, pipes: true, ..SearchChoices::default() };
+    let space = Space::of(&p, &step, &work, choices);
+    let all = bases(&space).into_iter().flat_map(|b| space.variants(&b).collect::<Vec<_>>());
+    let (mut legal, mut refused) = (0, 0);
+    for c in all.step_by(9973) {
+        let text = space.written(&Candidate { pipe: space.pipes(&c.mesh).pop(), ..c });
+        // Of a subject of its own nothing is known yet.
+        let own = Subject { shared: SharedSteps::default(), ..s.clone() };
+        let (plan, alone) = (s.plan(&text, false), own.plan(&text, true));
+        let (plan, alone) = (plan.map(|p| format!("{p:?}")), alone.map(|p| format!("{p:?}")));
+        assert!(plan == alone, "{text:?}");
+        *(if plan.is_ok() { &mut legal } else { &mut refused }) += 1;
+    }
+    assert!(legal > 15 && refused > 15, "{legal} {refused}");
+}
+
 #[test]
 fn a_search_that_is_stopped_gives_the_gap() {
     let p = program("mnist_mlp", None, &[]);
@@ -174,7 +198,8 @@ fn neighbors_are_candidates_and_lead_everywhere() {
     let work = work_of(&s, 4);
     let space =
         Space::of(&p, &step, &work, SearchChoices { devices: 4, pipes: true, ..SearchChoices::default() });
-    let all: SortedSet<Candidate> = bases(&space).into_iter().flat_map(|b| alike(&space, &b)).collect();
+    let all: SortedSet<Candidate> =
+        bases(&space).into_iter().flat_map(|b| space.variants(&b).collect::<Vec<_>>()).collect();
     let first = all.first().unwrap().clone();
     let (mut seen, mut left) = (SortedSet::from([first.clone()]), vec![first]);
     while let Some(c) = left.pop() {
@@ -231,7 +256,7 @@ fn what_does_not_fit_is_cut_into_parts_or_computed_again() {
     assert!(rules.starts_with("batch -> data") && rules.contains("microbatches"), "{rules}");
     // Of what does not fit most is never compiled, and nothing that fits is lost.
     assert!(found.estimated < found.found.len() as u64 + found.rejected.memory, "{:?}", found.rejected);
-    let all = bases(&space).into_iter().flat_map(|b| alike(&space, &b));
+    let all = bases(&space).into_iter().flat_map(|b| space.variants(&b).collect::<Vec<_>>());
     let fits = all.filter_map(|c| s.estimate(&space.written(&c)).ok()?.ok());
     let fits = fits.filter(|e| !matches!(e.memory.fits, Fits::No { .. }));
     let least = fits.map(|e| e.seconds).fold(f64::INFINITY, f64::min);

@@ -10,7 +10,7 @@ use meshwright_cost::machine::Machine;
 use meshwright_cost::shipped::find;
 use meshwright_diag::FileId;
 use meshwright_search::best_first::{Limits, Search, SearchOutcome, TIE};
-use meshwright_search::compiled::{CandidateRefusal, Subject};
+use meshwright_search::compiled::{CandidateRefusal, SharedSteps, Subject};
 use meshwright_search::space::{SearchChoices, Space, Stored};
 use meshwright_search::text::{Candidate, WrittenLayout};
 use meshwright_search::work::ModelWork;
@@ -31,7 +31,16 @@ pub(crate) fn program(model: &str, preset: Option<&str>, dims: &[(&str, usize)])
 pub(crate) fn subject<'a>(program: &'a Program, step: &'a StepGraph, machine: &'a Machine) -> Subject<'a> {
     let engine = EngineKind::of(machine);
     let (flops, examples) = (model_flops_wide(step), 1);
-    Subject { program, step, machine, engine, model_flops: flops, examples, tokens: None }
+    Subject {
+        program,
+        step,
+        machine,
+        engine,
+        model_flops: flops,
+        examples,
+        tokens: None,
+        shared: SharedSteps::default(),
+    }
 }
 
 pub(crate) fn space(program: &Program, step: &StepGraph, work: &ModelWork, devices: usize) -> Space {
@@ -67,21 +76,6 @@ pub(crate) fn bases(space: &Space) -> Vec<Candidate> {
             let stored = vec![Stored::Whole; sets.len()];
             Candidate { mesh: mesh.clone(), sets, stored, ..Candidate::default() }
         }));
-    }
-    out
-}
-
-/// All candidates with the rules of a base.
-pub(crate) fn alike(space: &Space, base: &Candidate) -> Vec<Candidate> {
-    let mut out = Vec::new();
-    for parts in space.parts_of(&base.mesh, &base.sets) {
-        for stored in space.stored(&base.sets, space.parts[parts]) {
-            for recompute in 0..space.recompute.len() {
-                let of =
-                    |trades| Candidate { stored: stored.clone(), parts, recompute, trades, ..base.clone() };
-                out.extend(space.trades(&stored, parts).map(of));
-            }
-        }
     }
     out
 }
@@ -126,7 +120,7 @@ pub(crate) fn estimates(
 pub(crate) fn exhaustive(s: &Subject<'_>, space: &Space) -> Vec<(f64, WrittenLayout)> {
     let legal = |c: &Candidate| space.stored(&c.sets, space.parts[c.parts]).contains(&c.stored);
     let mut times: Vec<(f64, WrittenLayout)> = Vec::new();
-    for c in bases(space).iter().flat_map(|b| alike(space, b)).filter(legal) {
+    for c in bases(space).iter().flat_map(|b| space.variants(b)).filter(legal) {
         let of = estimates(s, space, &c).unwrap_or_default();
         let pipes = space.pipes(&c.mesh);
         let with = |k: usize| Candidate { pipe: pipes.get(k).cloned(), ..c.clone() };

@@ -7,7 +7,7 @@ use crate::commands::project;
 use crate::launch;
 use crate::output::console::Console;
 use crate::output::table::{Align, Table};
-use crate::output::text::{bytes, counted, percent, short_seconds as seconds, thousands};
+use crate::output::text::{bytes, counted, percent, short_band, short_seconds as seconds, thousands};
 use crate::replace::{writable, write};
 use crate::stop::Stop;
 use meshwright_core::{StepGraph, model_flops_wide, training_step};
@@ -18,7 +18,7 @@ use meshwright_exec::KernelsBy;
 use meshwright_files::text_file::text_of_at_most;
 use meshwright_runs::catalog::{LAYOUTS, meant};
 use meshwright_search::best_first::{FoundLayout, Limits, Progress, Search, SearchOutcome};
-use meshwright_search::compiled::Subject;
+use meshwright_search::compiled::{SharedSteps, Subject};
 use meshwright_search::report::{SearchReport, SearchRow, parts};
 use meshwright_search::space::{FixedRules, SearchChoices, Space};
 use meshwright_syntax::format_layout;
@@ -31,6 +31,8 @@ use std::time::Instant;
 const TELL: f64 = 10.0;
 /// How often each candidate has its turn.
 const TURNS: u32 = 3;
+/// Characters of a line of rules, beside its indentation.
+const WIDTH: usize = 90;
 /// Untimed steps of each turn.
 const WARMUP: usize = 5;
 
@@ -67,6 +69,7 @@ pub(crate) fn run(args: &LayoutSearchArgs, console: &mut Console) -> Result<(), 
         model_flops: model_flops_wide(&step),
         examples: batch,
         tokens: project.tokens().map(|each| each * batch),
+        shared: SharedSteps::default(),
     };
     let wrong = |e: String| Failure::Diagnostics(vec![Diagnostic::error(codes::E0531, e)]);
     let begin = Instant::now();
@@ -415,21 +418,52 @@ fn text(project: &Project, report: &SearchReport, machine: &Machine, args: &Layo
     out += &format!("best      {}\n", certificate(report));
     out +=
         &format!("          {} {}\n\n", seconds(best.estimate.seconds), band(machine, best.estimate.error));
+    out + &rows_text(&report.rows)
+}
+
+/// The candidates: what each takes in a line of a table, and below it its rules and what it loses.
+fn rows_text(rows: &[SearchRow]) -> String {
     let [left, right] = [Align::Left, Align::Right];
-    let mut table = Table::new(&[right, right, right, right, left, left]);
-    let measured = report.rows.iter().any(|r| r.measured_ms.is_some());
-    table.titles(["", "step", if measured { "measured" } else { "" }, "memory", "mesh", "layout"]);
-    for row in &report.rows {
+    let mut table = Table::new(&[right, right, left, right, right, left]);
+    let measured = rows.iter().any(|r| r.measured_ms.is_some());
+    table.titles(["", "step", "", if measured { "measured" } else { "" }, "memory", "mesh"]);
+    for row in rows {
         table.row([
             row.rank.to_string(),
             seconds(row.estimate.seconds),
+            short_band(row.machine.error),
             row.measured_ms.map_or_else(String::new, |ms| format!("{ms:.2} ms")),
             bytes(row.estimate.memory.device_bytes),
-            row.mesh.clone(),
-            format!("{}{}{}", row.layout, refused(row), loses(row, best)),
+            if row.mesh.is_empty() { "one device".into() } else { row.mesh.replace(',', ", ") },
         ]);
     }
-    out + &table.render()
+    let table = table.render();
+    let mut lines = table.lines();
+    let mut out = format!("{}\n", lines.next().unwrap_or_default());
+    for (line, row) in lines.zip(rows) {
+        let rules = if row.layout.is_empty() { "no rules".into() } else { row.layout.clone() };
+        out += &format!("{line}\n{}", folded(&format!("{rules}{}", refused(row)), "; "));
+        out += &rows.first().and_then(|best| loses(row, best)).map_or(String::new(), |l| folded(&l, ", "));
+    }
+    out
+}
+
+/// Items in indented lines that a terminal shows whole.
+fn folded(text: &str, between: &str) -> String {
+    let mut lines: Vec<String> = Vec::new();
+    for item in text.split(between) {
+        match lines.last_mut() {
+            Some(line) if line.len() + between.len() + item.len() <= WIDTH => {
+                *line += &format!("{between}{item}")
+            }
+            Some(line) => {
+                *line += between.trim_end();
+                lines.push(item.to_string());
+            }
+            None => lines.push(item.to_string()),
+        }
+    }
+    lines.iter().map(|line| format!("       {line}\n")).collect()
 }
 
 /// Why a row does not run, in brackets.
@@ -437,20 +471,24 @@ fn refused(row: &SearchRow) -> &'static str {
     if row.runnable { "" } else { " (refused)" }
 }
 
-/// What a row loses against the first: `  (+1.3 ms: update 1.2, launch 0.1)`.
-fn loses(row: &SearchRow, best: &SearchRow) -> String {
-    let by = row.estimate.seconds - best.estimate.seconds;
+/// What a row loses against the first: `1.3 ms slower: update +1.2, launch +0.1`. None for the first.
+fn loses(row: &SearchRow, best: &SearchRow) -> Option<String> {
+    let by = 1e3 * (row.estimate.seconds - best.estimate.seconds);
     if row.rank == best.rank {
-        return String::new();
+        return None;
     }
     let mut all: Vec<(&str, f64)> = parts(&row.estimate.breakdown)
         .into_iter()
         .zip(parts(&best.estimate.breakdown))
-        .map(|((name, a), (_, b))| (name, a - b))
-        .filter(|(_, s)| s.abs() >= 0.05 * by.abs() && *s != 0.0)
+        .map(|((name, a), (_, b))| (name, 1e3 * (a - b)))
+        .filter(|(_, ms)| ms.abs() >= 0.05 * by.abs() && ms.abs() >= 0.0005)
         .collect();
     all.sort_by(|a, b| b.1.abs().total_cmp(&a.1.abs()));
     let all: Vec<String> =
-        all.iter().map(|(name, s)| format!("{} {:+.3} ms", name.replace('_', "-"), 1e3 * s)).collect();
-    format!("   ({:+.3} ms: {})", 1e3 * by, all.join(", "))
+        all.iter().map(|(name, ms)| format!("{} {ms:+.3}", name.replace('_', "-"))).collect();
+    let how = match by {
+        by if by.abs() < 0.0005 => "as fast".to_string(),
+        by => format!("{:.3} ms {}", by.abs(), if by > 0.0 { "slower" } else { "faster" }),
+    };
+    Some(if all.is_empty() { how } else { format!("{how}: {}", all.join(", ")) })
 }
