@@ -184,12 +184,15 @@ pub fn check_machine(
 
 /// The machine with the numbers of one device, by probes; the shipped file that has the others; how many probes there were, and those of them that were
 /// unsteady.
+type MeasuredDevice = (Machine, &'static str, (usize, Vec<Unsteady>));
+
+/// Measures one device.
 fn device(
     options: &CalibrateOptions,
     ranks: &Ranks,
     short: bool,
     watch: &mut CalibrationWatcher<'_>,
-) -> Result<(Machine, &'static str, (usize, Vec<Unsteady>)), Failure> {
+) -> Result<MeasuredDevice, Failure> {
     let devices = options.devices.first();
     let mut kinds = vec![];
     let mut all = vec![];
