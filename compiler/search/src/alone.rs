@@ -72,7 +72,7 @@ impl AxesAlone {
         c.sets.iter().copied().zip(c.mesh.iter().copied()).filter(missing).collect()
     }
 
-    /// Of these programs those that tell whether sets are legal.
+    /// Programs by which sets are seen to be legal.
     pub(crate) fn unknown_sets(&self, c: &Candidate) -> Vec<AxisOfSet> {
         c.sets.iter().map(|s| (*s, FIRST)).filter(|of| !self.known.contains_key(of)).collect()
     }

@@ -78,7 +78,7 @@ fn least(work: &ModelWork, sums: &KernelSums, axes: &[Shares], parts: &Range<usi
 }
 
 impl Space {
-    /// `B0` of candidates of a mesh of which the first axes have sets and store so much, with [what is computed again and the parts](roofline).
+    /// `B0` of candidates whose first axes have sets and store this much, with [what is computed again and the parts](roofline).
     ///
     /// Of the stages of a pipeline one does what the mean of them does at least. Each begins with what those before it give it of the first part of
     /// the batch, and half of them come before the mean.

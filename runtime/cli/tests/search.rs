@@ -66,6 +66,9 @@ fn the_best_may_be_a_little_slower_and_simpler() {
     assert!(all["proven"] == true && (all["gap"].as_f64().unwrap() - gap).abs() < 1e-9, "{all}");
     let out = printed(&of);
     assert!(out.contains(" faster, and none so fast is simpler"), "{out}");
+    // Each time has its band, and a terminal shows all lines whole.
+    assert_eq!(out.matches(" +- 15 %").count(), 1 + all["rows"].as_array().unwrap().len(), "{out}");
+    assert!(out.lines().all(|l| l.chars().count() <= 110), "{out}");
     // It is the first of the front too.
     let rows = front["rows"].as_array().unwrap();
     assert_eq!((&rows[0]["rank"], &rows[0]["layout"]), (&1.into(), &all["rows"][0]["layout"]));
