@@ -59,7 +59,7 @@ mod tests {
     fn units_that_read_ahead_fill_once() {
         let (each, once) = (of(256 * 108, 512, 400), shaped(256 * 108, 512, 400, true));
         assert!((each - 0.5).abs() < 1e-12 && (once - 0.8).abs() < 1e-12, "{each} {once}");
-        assert_eq!(of(256 * 108, 128, 400), shaped(256 * 108, 128, 400, true), "of one wave");
+        assert_eq!(of(64, 64, 400), shaped(64, 64, 400, true), "of one tile");
     }
 
     #[test]
