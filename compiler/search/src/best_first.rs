@@ -31,9 +31,9 @@ const AT_ONCE: usize = 8;
 /// While the bound is below this part of the best estimate, neighbors of the best come first.
 const FAR: f64 = 0.9;
 /// Programs after which neighbors come even where no candidate had the lowest bound yet.
-const PATIENCE: u64 = 64;
+const PATIENCE: u64 = 16;
 /// Candidates that a search begins with, before it asks whether to stop.
-const STARTS: usize = 4;
+const STARTS: usize = 8;
 
 /// How far a search is.
 #[derive(Clone, Copy, Debug)]
@@ -159,8 +159,9 @@ impl<'a> Search<'a> {
         batch.into_iter().zip(results).try_for_each(|(task, done)| self.take(task, done))
     }
 
-    /// One candidate for each of the smallest meshes, which stores split all that it may: a search that is stopped at once has an answer, and another
-    /// has something to compare with. The first axis splits the batch; axes take those of their sets with the lowest bounds.
+    /// Two candidates for each of the smallest meshes, which store whole, and split, all that they may: one is fast where it fits, the other fits. So
+    /// a search that is stopped at once has an answer, and another has something to compare with. The first axis splits the batch; axes take those of
+    /// their sets with the lowest bounds.
     fn starts(&self) -> Vec<Task> {
         let mut meshes: Vec<&Vec<usize>> =
             self.space.meshes.iter().filter(|m| self.space.stages(m) == 1).collect();
@@ -173,10 +174,20 @@ impl<'a> Search<'a> {
                 let first = children.iter().find(splits_batch).filter(|_| sets.is_empty());
                 sets.push(first.or(children.first())?.1);
             }
-            let stored = self.space.stored(&sets, 1).pop()?;
-            Some(Task::Near(Candidate { mesh: mesh.clone(), sets, stored, ..Candidate::default() }))
+            let mut all = self.space.stored(&sets, 1);
+            let most = all.pop()?;
+            let least = all.drain(..1.min(all.len()));
+            let of = |stored| {
+                Task::Near(Candidate {
+                    mesh: mesh.clone(),
+                    sets: sets.clone(),
+                    stored,
+                    ..Candidate::default()
+                })
+            };
+            Some(least.chain([most]).map(of).collect::<Vec<_>>())
         };
-        meshes.into_iter().filter_map(start).take(STARTS).collect()
+        meshes.into_iter().filter_map(start).flatten().take(STARTS).collect()
     }
 
     /// Where nothing fits, what was dropped without being compiled may be what misses least: it is compiled to say by how much.
