@@ -153,6 +153,9 @@ fn a_search_that_is_stopped_gives_the_gap() {
     let (gap, bound) = (report.gap.unwrap(), report.bound.unwrap());
     assert!(!report.proven && gap > 0.0 && report.rejected.bound == 0);
     assert!((report.rows[0].estimate.seconds / bound - 1.0 - gap).abs() < 1e-12);
+    // It has begun with what is fast where it fits, and with what fits.
+    let all = |stored: Stored| found.found.iter().any(|f| f.candidate.stored.iter().all(|s| *s == stored));
+    assert!(all(Stored::Whole) && all(Stored::Params), "{:?}", found.found);
 }
 
 /// Copies of parameters and the time of gradients are chosen where parameters are stored split, unless lines that are kept say how.
