@@ -20,6 +20,7 @@ use meshwright_diag::{Diagnostic, Outcome, codes, has_errors};
 use meshwright_ops::{Graph, Id};
 use meshwright_plan::actions::PipelineSchedule;
 use meshwright_plan::{Dim, Plan, Prim};
+use std::borrow::Cow;
 use std::sync::LazyLock;
 
 pub use shared::SharedStep;
@@ -323,23 +324,25 @@ fn run<T>(
         Some((orders, layout)) => (&orders[..], layout),
         None => (&[][..], layout),
     };
-    let planned = match microbatches::planned(&mut start, layout, stages) {
-        Ok(planned) => planned,
-        Err(d) => {
-            found.push(*d);
-            None
-        }
-    };
-    if has_errors(&found) {
+    let Some((batch, layout)) = in_parts(&mut start, layout, stages, &mut found) else {
         return (None, found);
-    }
-    let (batch, layout) = match &planned {
-        Some((batch, layout)) => (Some(*batch), layout),
-        None => (None, layout),
     };
+    let layout = &*layout;
     let mut run =
         Run { context: Context { layout, orders, batch, stages, line_of, options }, found, observe, done: 0 };
     (passes(&mut run, start), run.found)
+}
+
+/// The batch of a step in the parts that a layout asks for, if it does, with the layout of a part. None where an error was found, now or before.
+fn in_parts<'l>(
+    step: &mut StepGraph,
+    layout: &'l Layout,
+    stages: Option<Stages>,
+    found: &mut Vec<Diagnostic>,
+) -> Option<(Option<Batch>, Cow<'l, Layout>)> {
+    let planned = microbatches::planned(step, layout, stages).map_err(|d| found.push(*d)).ok().flatten();
+    let of_part = |(batch, layout)| (Some(batch), Cow::Owned(layout));
+    (!has_errors(found)).then(|| planned.map_or((None, Cow::Borrowed(layout)), of_part))
 }
 
 /// A step without dead code, each loop in one piece.

@@ -2,12 +2,11 @@
 //! for each of these.
 
 use super::{
-    CompileOptions, Compiled, Context, PIPELINE, Run, StepGraph, compile_with, expanded, has_errors, ready,
+    CompileOptions, Compiled, Context, PIPELINE, Run, StepGraph, compile_with, expanded, in_parts, ready,
 };
 use crate::layout::{Layout, check_conflicts};
 use crate::lowering::LineOf;
 use crate::partition::partition;
-use crate::passes::microbatches;
 use crate::step::precision;
 use meshwright_diag::{Diagnostic, Outcome};
 use std::cell::RefCell;
@@ -66,17 +65,10 @@ impl SharedStep {
         }
         let mut found = check_conflicts(layout, &start.graph, &|_| true);
         let mut first = first.clone();
-        let planned = microbatches::planned(&mut first, layout, None).unwrap_or_else(|d| {
-            found.push(*d);
-            None
-        });
-        if has_errors(&found) {
+        let Some((batch, layout)) = in_parts(&mut first, layout, None, &mut found) else {
             return (None, found);
-        }
-        let (batch, layout) = match &planned {
-            Some((batch, layout)) => (Some(*batch), layout),
-            None => (None, layout),
         };
+        let layout = &*layout;
         let context = Context { layout, orders: &[], batch, stages: None, line_of, options };
         let mut run = Run { context, found, observe: &mut |_, _| {}, done: 0 };
         let compiled = self.graph(&mut run, &first).and_then(|graph| {
