@@ -104,17 +104,24 @@ impl Breakdown {
         total(self.exposed.values())
     }
 
+    /// The seconds of each part by name, with the family of work whose error it has; all waiting for collectives together.
+    pub fn parts(&self) -> [(&'static str, f64, &'static str); 9] {
+        [
+            ("matmul", self.matmul, "matmul"),
+            ("attention", self.attention, "attention"),
+            ("memory_bound", self.memory_bound, "memory_bound"),
+            ("update", self.update, "memory_bound"),
+            ("launch", self.launch, "launch"),
+            ("exposed", self.exposed_seconds(), "collective"),
+            ("contention", self.contention, "collective"),
+            ("bubble", self.bubble, "bubble"),
+            ("straggler", self.straggler, "bubble"),
+        ]
+    }
+
     /// The sum.
     pub fn sum(&self) -> f64 {
-        self.matmul
-            + self.attention
-            + self.memory_bound
-            + self.update
-            + self.launch
-            + self.exposed_seconds()
-            + self.contention
-            + self.bubble
-            + self.straggler
+        self.parts().iter().map(|p| p.1).sum()
     }
 }
 
@@ -417,19 +424,12 @@ pub fn family_error(machine: &Machine, engine: &EngineKind, family: &str) -> f64
 /// Relative error of a step: those of the families, each by its part of the time.
 fn error(machine: &Machine, engine: &EngineKind, breakdown: &Breakdown) -> f64 {
     let Some(calibration) = &machine.calibration else { return UNCALIBRATED };
-    let parts = [
-        (breakdown.matmul, "matmul"),
-        (breakdown.attention, "attention"),
-        (breakdown.memory_bound + breakdown.update, "memory_bound"),
-        (breakdown.launch, "launch"),
-        (breakdown.exposed_seconds() + breakdown.contention, "collective"),
-        (breakdown.bubble + breakdown.straggler, "bubble"),
-    ];
     let sum = breakdown.sum();
     if sum <= 0.0 {
         return calibration.mean_error;
     }
-    parts.iter().map(|(seconds, family)| seconds / sum * family_error(machine, engine, family)).sum()
+    let weighted = |(_, seconds, family)| seconds / sum * family_error(machine, engine, family);
+    breakdown.parts().into_iter().map(weighted).sum()
 }
 
 impl Memory {

@@ -1,17 +1,22 @@
 //! The work of a Plan on one device, from the launches of its device plan.
 
 use crate::visible::{balanced, visible};
-use crate::work::{DeviceWork, KernelWork, Loop, Product, ScalarFamily, Scores, Transfer, WorkItem};
+use crate::work::{
+    DeviceWork, KernelPurpose, KernelWork, Loop, Product, ScalarFamily, Scores, Transfer, WorkItem,
+};
+use meshwright_device::copies::{LaunchCopies, copies};
 use meshwright_device::costs::is_view;
 use meshwright_device::kernels::Kernel;
 use meshwright_device::kernels::product::{BesideProduct, ProductCall};
 use meshwright_device::launch::{DevicePlan, Launch, LaunchKind, LoopLaunch};
 use meshwright_device::slot::LaunchId;
+use meshwright_device::target::TargetKind;
 use meshwright_plan::KernelFamily;
 use meshwright_plan::expr::{BinaryFn, FunctionCost, Scalar};
 use meshwright_plan::{
-    Arithmetic, AttentionPart, AttentionSpec, DType, Dim, Expr, Operand, Phase, Plan, Prim, Step,
+    Arithmetic, AttentionPart, AttentionSpec, DType, Dim, Expr, Operand, Part, Phase, Plan, Prim, Step,
 };
+use meshwright_sorted::SortedMap;
 
 /// The work of the device of a device plan.
 pub fn program(plan: &Plan, device: &DevicePlan) -> DeviceWork {
@@ -20,29 +25,32 @@ pub fn program(plan: &Plan, device: &DevicePlan) -> DeviceWork {
 
 /// The work of some launches.
 pub(crate) fn work_of(plan: &Plan, device: &DevicePlan, ids: &[LaunchId]) -> DeviceWork {
-    DeviceWork { body: Reader { plan, device }.items(ids) }
+    DeviceWork { body: Reader { plan, device, copies: copies(device) }.items(ids) }
 }
 
 struct Reader<'a> {
     plan: &'a Plan,
     device: &'a DevicePlan,
+    copies: SortedMap<LaunchId, LaunchCopies>,
 }
 
 impl Reader<'_> {
     fn items(&self, ids: &[LaunchId]) -> Vec<WorkItem> {
-        ids.iter().flat_map(|id| self.launch(&self.device.launches[*id])).collect()
+        ids.iter().flat_map(|id| self.launch(*id)).collect()
     }
 
-    fn launch(&self, launch: &Launch) -> Vec<WorkItem> {
+    fn launch(&self, id: LaunchId) -> Vec<WorkItem> {
+        let launch = &self.device.launches[id];
         match &launch.kind {
             LaunchKind::Free => vec![],
             LaunchKind::Kernel(kernel) if kernel.moves_nothing() => vec![],
             // Where results have places of their own, a position of a stack is written where it lies.
             LaunchKind::Kernel(Kernel::IterationUpdate(_)) if self.device.target.has_arena() => vec![],
-            LaunchKind::Kernel(kernel) => self.work(launch, kernel.starts() as f64),
+            LaunchKind::Kernel(kernel) => self.with_copies(id, self.work(launch, kernel.starts() as f64)),
             LaunchKind::Burn(burn) => {
                 let kernels = burn.graph.operations.iter().filter(|o| !is_view(o)).count();
-                if kernels == 0 { vec![] } else { self.work(launch, kernels as f64) }
+                let work = if kernels == 0 { vec![] } else { self.work(launch, kernels as f64) };
+                self.with_copies(id, work)
             }
             LaunchKind::Collective(c) => {
                 let mut items = self.packing(&c.pack);
@@ -62,7 +70,7 @@ impl Reader<'_> {
         let mut items = self.items(ids);
         for item in &mut items {
             if let WorkItem::Work(work) = item {
-                work.packs = true;
+                work.purpose = KernelPurpose::Packing;
             }
         }
         items
@@ -70,9 +78,9 @@ impl Reader<'_> {
 
     fn repeat(&self, launch: &Launch, of: &LoopLaunch) -> Loop {
         let lagged = |id: &LaunchId| {
-            let launch = &self.device.launches[*id];
-            let lag = self.plan.steps.get(launch.step).map_or(0, |s| usize::from(s.lag));
-            self.launch(launch).into_iter().map(move |item| (item, lag)).collect::<Vec<_>>()
+            let step = self.device.launches[*id].step;
+            let lag = self.plan.steps.get(step).map_or(0, |s| usize::from(s.lag));
+            self.launch(*id).into_iter().map(move |item| (item, lag)).collect::<Vec<_>>()
         };
         Loop { step: launch.step, size: of.runs.len(), body: of.body.iter().flat_map(lagged).collect() }
     }
@@ -83,6 +91,17 @@ impl Reader<'_> {
         let bytes = of.collective_bytes(self.plan).iter().map(|b| *b as f64).sum();
         let (kind, axes) = (collective.kind(), collective.axes().to_vec());
         Some(WorkItem::Start(Transfer { step, kind, axes, bytes, phase: of.phase, flight, pieces: None }))
+    }
+
+    /// The work of a launch after that of the copies that it makes.
+    fn with_copies(&self, id: LaunchId, mut work: Vec<WorkItem>) -> Vec<WorkItem> {
+        if let Some(made) = self.copies.get(&id) {
+            let step = self.device.launches[id].step;
+            let phase = self.plan.steps.get(step).map_or(Phase::Forward, |s| s.phase);
+            let copies = KernelWork::memory(step, phase, 2.0 * made.bytes as f64, made.kernels as f64);
+            work.insert(0, WorkItem::Work(Box::new(KernelWork { purpose: KernelPurpose::Copy, ..copies })));
+        }
+        work
     }
 
     fn work(&self, launch: &Launch, kernels: f64) -> Vec<WorkItem> {
@@ -98,6 +117,9 @@ impl Reader<'_> {
             LaunchKind::Kernel(Kernel::Map(_) | Kernel::Fold(_) | Kernel::Rows(_) | Kernel::Join(_))
         );
         steps.iter().for_each(|step| add(&mut work, self.plan, step, folds));
+        if self.device.target.kind == TargetKind::Cpu {
+            work.operations *= steps.iter().map(|step| host_convolution(self.plan, step)).product::<f64>();
+        }
         match &launch.kind {
             LaunchKind::Kernel(Kernel::Attention(call)) => {
                 work.attention.iter_mut().for_each(|scores| scores.in_kernels(call.starts() as f64));
@@ -164,17 +186,50 @@ fn add(work: &mut KernelWork, plan: &Plan, step: &Step, folds: bool) {
     }
 }
 
+/// Bytes of a row of channels in a convolution of the host, whose last row is filled up (`runtime/cpu/src/kernels/convolve`).
+const CHANNEL_ROW: usize = 64;
+/// Most positions of a tile there, and how many more a tile takes the time of: with few, sums wait for those before them. Measured with 7 and 14 positions
+/// on vectors of 64 bytes.
+const TILE: (usize, f64) = (16, 3.0);
+
+/// By how much a convolution of the host takes longer than whole rows of channels in whole tiles would: of few channels it computes as much as of a
+/// whole row of them. 1 for other steps.
+fn host_convolution(plan: &Plan, step: &Step) -> f64 {
+    let Prim::Convolve { windows, computes } = &step.prim else { return 1.0 };
+    let Ok(([a, b], [out])) = step.operands::<2, 1>() else { return 1.0 };
+    let [input, kernel, result] = computes.arrange([a, b], out);
+    let (has, lacks) = if *computes == Part::Input { (input, result) } else { (result, input) };
+    let slides = |d: &Dim| windows.iter().any(|w| [w.wide, w.narrow, w.tap].contains(d));
+    let channels =
+        kernel.dims.iter().filter(|d| has.dims.contains(d) && !lacks.dims.contains(d) && !slides(d));
+    let channels = channels.map(|d| extent(plan, has, *d) as usize).product::<usize>().max(1);
+    let row = CHANNEL_ROW / plan.buffer(out.buf).dtype.bytes().max(1);
+    let filled = channels.next_multiple_of(row.max(1)) as f64 / channels as f64;
+    let along = windows.last().map(|w| if *computes == Part::Input { w.wide } else { w.narrow });
+    let waits = match along {
+        // The sums of a kernel's gradient are over the positions.
+        Some(dim) if *computes != Part::Kernel => {
+            let each = (extent(plan, out, dim) as usize).clamp(1, TILE.0) as f64;
+            (1.0 + TILE.1 / each) / (1.0 + TILE.1 / TILE.0 as f64)
+        }
+        _ => 1.0,
+    };
+    filled * waits
+}
+
 fn elements(plan: &Plan, o: &Operand) -> f64 {
     plan.buffer(o.buf).largest(&plan.mesh) as f64
 }
 
 /// Positions of a dim on the device with the largest shards.
 fn local(plan: &Plan, step: &Step, dim: Dim) -> u64 {
-    let of = |o: &Operand| {
-        let at = o.dims.iter().position(|d| *d == dim)?;
-        Some(plan.buffer(o.buf).extents[at].largest(&plan.mesh) as u64)
-    };
-    step.all().find_map(of).unwrap_or(1)
+    step.all().find(|o| o.dims.contains(&dim)).map_or(1, |o| extent(plan, o, dim))
+}
+
+/// The same of an operand's dim; 1 where it has no such dim.
+fn extent(plan: &Plan, of: &Operand, dim: Dim) -> u64 {
+    let at = of.dims.iter().position(|d| *d == dim);
+    at.map_or(1, |at| plan.buffer(of.buf).extents[at].largest(&plan.mesh) as u64)
 }
 
 /// The matrix product of a contraction; none where one factor is a single row of numbers, so that memory alone decides.

@@ -4,8 +4,9 @@ use crate::engine::OWN_ATTENTION;
 use crate::machine::{AttentionRates, Device, DeviceKind, Machine, MatrixRates};
 use crate::shape::efficiency;
 use crate::work::{KernelWork, Product, ScalarFamily, Scores};
-use meshwright_plan::Arithmetic;
-use meshwright_plan::KernelFamily;
+use meshwright_device::kernels::host::{LEAST_MATRIX, MOST_ROWS};
+use meshwright_plan::expr::FunctionCost;
+use meshwright_plan::{Arithmetic, KernelFamily};
 
 /// A machine as one of a number of devices sees it, which may share its cores and its memory.
 #[derive(Clone, Debug)]
@@ -56,7 +57,7 @@ impl DeviceRates {
     pub fn seconds(&self, work: &KernelWork) -> Seconds {
         let d = &self.device;
         let memory = work.bytes / self.stream(work.bytes / work.kernels.max(1.0));
-        let scalar = self.scalar(work);
+        let scalar = self.scalar(&work.scalars);
         let computed = match work.family {
             KernelFamily::Matmul => work.products.iter().map(|p| self.product(p)).sum(),
             KernelFamily::Attention => work.attention.as_ref().map_or(0.0, |s| self.scores(s)),
@@ -95,9 +96,9 @@ impl DeviceRates {
         stream.total.map_or(alone, |total| alone.min(total / self.beside))
     }
 
-    /// Seconds of scalar functions. Rates are those of `f32`.
-    fn scalar(&self, work: &KernelWork) -> f64 {
-        self.functions(&work.scalars) / self.share
+    /// Seconds of so many scalar functions of each family. Rates are those of `f32`.
+    fn scalar(&self, of: &[f64; ScalarFamily::ALL.len()]) -> f64 {
+        self.functions(of) / self.share
     }
 
     /// Seconds of so many functions of each family on one core, or on a GPU.
@@ -106,9 +107,17 @@ impl DeviceRates {
         ScalarFamily::ALL.into_iter().map(each).sum()
     }
 
-    /// Seconds of a matrix product: the slowest of issuing and of power, whatever the shape.
+    /// Seconds of a matrix product: the slowest of issuing and of power, whatever the shape. Of a few rows on a CPU a kernel of their own reads the
+    /// other factor once: a product and a sum of each of its elements.
     pub fn product(&self, p: &Product) -> f64 {
         let d = &self.device;
+        let thin = |rows: u64, others: u64| rows <= MOST_ROWS as u64 && p.k * others >= LEAST_MATRIX as u64;
+        if d.kind == DeviceKind::Cpu && p.batch == 1 && (thin(p.m, p.n) || thin(p.n, p.m)) {
+            let mut functions = [0.0; ScalarFamily::ALL.len()];
+            functions[ScalarFamily::Function(FunctionCost::Simple).position()] =
+                2.0 * (p.k * p.m.max(p.n)) as f64;
+            return self.scalar(&functions);
+        }
         let Some(m) = self.matrix(p.arithmetic, p.fp8) else { return 0.0 };
         let issue = d.product.issue * m.peak * efficiency(p, &d.product, self.units);
         let power = m.best * d.sustained;

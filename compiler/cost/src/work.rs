@@ -61,8 +61,20 @@ pub struct KernelWork {
     pub scalars: [f64; ScalarFamily::ALL.len()],
     /// Operations of the families between attention and memory.
     pub operations: f64,
+    /// Purpose.
+    pub purpose: KernelPurpose,
+}
+
+/// What kernels are for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum KernelPurpose {
+    /// The steps of the Plan.
+    #[default]
+    Step,
     /// Packing around a collective: elements are brought into the order in which they are sent, or from it.
-    pub packs: bool,
+    Packing,
+    /// Copies of what lies scattered; another layout may need none.
+    Copy,
 }
 
 impl KernelWork {
@@ -83,7 +95,7 @@ impl KernelWork {
             attention,
             scalars,
             operations: 0.0,
-            packs: false,
+            purpose: KernelPurpose::Step,
         }
     }
 }

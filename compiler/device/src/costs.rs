@@ -1,10 +1,12 @@
 //! Costs of launches: bytes read and written, floating-point operations, and number of runs.
 
+use crate::copies::{LaunchCopies, copies};
 use crate::kernels::Kernel;
 use crate::launch::{DevicePlan, Launch, LaunchKind};
 use crate::slot::LaunchId;
 use burn_ir::{BaseOperationIr as Base, OperationIr, TensorIr};
 use meshwright_plan::Plan;
+use meshwright_sorted::SortedMap;
 use serde::Serialize;
 
 /// Memory traffic and floating-point operations of a launch. A tensor counts once for each launch that reads or writes it, regardless of
@@ -24,7 +26,7 @@ pub struct LaunchCosts {
 pub struct Totals {
     /// Kernels that are started, operations of Burn that compute included. Views do not count.
     pub kernels: u64,
-    /// The part of `kernels` that are operations of Burn.
+    /// The part of `kernels` that are operations of Burn, and copies of what its views leave scattered.
     pub burn: u64,
     /// Collectives that are started.
     pub collectives: u64,
@@ -96,14 +98,25 @@ impl DevicePlan {
             peak_bytes: plan.peak_without(&self.absent),
             ..Totals::default()
         };
-        self.add(&mut all, plan, &self.body, 1);
+        self.add(&mut all, (plan, &copies(self)), &self.body, 1);
         all
     }
 
-    fn add(&self, all: &mut Totals, plan: &Plan, ids: &[LaunchId], times: u64) {
+    fn add(
+        &self,
+        all: &mut Totals,
+        (plan, copies): (&Plan, &SortedMap<LaunchId, LaunchCopies>),
+        ids: &[LaunchId],
+        times: u64,
+    ) {
         for id in ids {
             let launch = &self.launches[*id];
             let mut inner = times;
+            if let Some(made) = copies.get(id) {
+                (all.kernels, all.burn) =
+                    (all.kernels + times * made.kernels, all.burn + times * made.kernels);
+                all.traffic.add(LaunchCosts { read: made.bytes, written: made.bytes, flops: 0 }, times);
+            }
             match &launch.kind {
                 LaunchKind::Free | LaunchKind::Wait { .. } => {}
                 LaunchKind::Kernel(_) if self.arena.in_place.contains(id) => continue,
@@ -116,7 +129,7 @@ impl DevicePlan {
                 LaunchKind::Loop(of) => inner *= of.runs.len() as u64,
             }
             all.traffic.add(launch.traffic(plan), times);
-            self.add(all, plan, &self.inner(launch).collect::<Vec<_>>(), inner);
+            self.add(all, (plan, copies), &self.inner(launch).collect::<Vec<_>>(), inner);
         }
     }
 }

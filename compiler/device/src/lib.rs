@@ -11,6 +11,7 @@ pub mod access;
 pub mod arena;
 mod burn;
 pub mod collective;
+pub mod copies;
 pub mod costs;
 pub mod decisions;
 pub mod error;

@@ -3,7 +3,7 @@
 use crate::expr::Scalar;
 use crate::{
     AttentionPart, AttentionSpec, BufId, Collective, DType, DeviceBlocks, Dim, Donation, Expr, Operand, Part,
-    Plan, Prim, Step, Work,
+    Plan, Prim, SlidingWindow, Step, Work,
 };
 
 /// A Plan and a device of it.
@@ -66,21 +66,28 @@ impl Step {
             },
             Work::TapsOfInput => taps() * elements(input),
             Work::TapsOfOutput => taps() * elements(output),
-            Work::Taps => {
-                let windows = self.prim.windows();
-                let slides = |d: Dim| windows.iter().any(|w| [w.wide, w.narrow, w.tap].contains(&d));
-                // A gradient of the input visits as many pairs as there are elements, taken every stride.
-                let backward = matches!(self.prim, Prim::Convolve { computes: Part::Input, .. });
-                let along = windows.iter().map(|w| {
-                    let taps = plan.dims.size(w.tap) as u64;
-                    match backward {
-                        true => (self.local((plan, on), w.wide) * taps).div_ceil(w.stride as u64),
-                        false => self.local((plan, on), w.narrow) * taps,
-                    }
-                });
-                2 * self.space((plan, on), &|d| !slides(d)) * along.product::<u64>()
-            }
+            Work::Taps => match &self.prim {
+                Prim::Convolve { windows, computes } => self.convolution((plan, on), windows, *computes),
+                _ => 0,
+            },
         }
+    }
+
+    /// Of a convolution: the positions that a device has are those of the result, or of the input whose gradient it computes; of the other one it
+    /// may have a halo.
+    fn convolution(&self, at: OnDevice<'_>, windows: &[SlidingWindow], computes: Part) -> u64 {
+        let Ok(([a, b], [out])) = self.operands::<2, 1>() else { return 0 };
+        let [input, _, result] = computes.arrange([a, b], out);
+        let slides = |d: Dim| windows.iter().any(|w| [w.wide, w.narrow, w.tap].contains(&d));
+        let along = windows.iter().map(|w| {
+            let taps = at.0.dims.size(w.tap) as u64;
+            match computes {
+                // A gradient of the input visits as many pairs as there are elements, taken every stride.
+                Part::Input => (len(at, input, w.wide) * taps).div_ceil(w.stride as u64),
+                Part::Kernel | Part::Result => len(at, result, w.narrow) * taps,
+            }
+        });
+        2 * self.space(at, &|d| !slides(d)) * along.product::<u64>()
     }
 
     fn attention(&self, at: OnDevice<'_>, spec: &AttentionSpec, parts: &[AttentionPart]) -> u64 {
@@ -117,9 +124,8 @@ impl Step {
     }
 
     /// Elements of a dim on a device.
-    fn local(&self, (plan, on): OnDevice<'_>, dim: Dim) -> u64 {
-        let of = |o: &Operand| plan.buffer(o.buf).extents.get(o.dims.iter().position(|d| *d == dim)?);
-        self.all().find_map(of).map_or(1, |e| on.len(e) as u64)
+    fn local(&self, at: OnDevice<'_>, dim: Dim) -> u64 {
+        self.all().find(|o| o.dims.contains(&dim)).map_or(1, |o| len(at, o, dim))
     }
 
     /// Positions of all dims that `counts`.
@@ -129,6 +135,13 @@ impl Step {
         dims.dedup();
         dims.into_iter().filter(|d| counts(*d)).map(|d| self.local(at, d)).product()
     }
+}
+
+/// Elements of an operand's dim on a device.
+fn len((plan, on): OnDevice<'_>, of: &Operand, dim: Dim) -> u64 {
+    let extents = &plan.buffer(of.buf).extents;
+    let extent = of.dims.iter().position(|d| *d == dim).and_then(|at| extents.get(at));
+    extent.map_or(1, |e| on.len(e) as u64)
 }
 
 impl Collective {

@@ -3,7 +3,7 @@
 use crate::shape::{ALL, Families, ShapedProduct};
 use crate::work::ModelWork;
 use meshwright_cost::step::DeviceRates;
-use meshwright_cost::work::{DeviceWork, KernelWork, Loop, Transfer, WorkItem};
+use meshwright_cost::work::{DeviceWork, KernelPurpose, KernelWork, Loop, Transfer, WorkItem};
 use meshwright_plan::{Axis, CollectiveKind, Dim, Operand, Phase, Plan};
 use meshwright_sorted::SortedMap;
 
@@ -13,7 +13,7 @@ pub(crate) type Axes = u32;
 /// What a program does, as far as bounds are concerned.
 #[derive(Clone, Debug)]
 pub struct BaseWork {
-    /// Without packing, and without collectives of gradients.
+    /// Without packing, without copies, and without collectives of gradients.
     pub(crate) run: DeviceWork,
     /// By the step of a kernel, the axes over which an operand is split.
     pub(crate) split: SortedMap<usize, Axes>,
@@ -104,7 +104,7 @@ impl BaseWork {
     ) {
         for item in items {
             match item {
-                WorkItem::Work(work) if work.packs => {}
+                WorkItem::Work(work) if work.purpose != KernelPurpose::Step => {}
                 WorkItem::Work(work) => kernels.push((work, times)),
                 WorkItem::Start(Transfer { phase, kind, axes, bytes, .. }) => {
                     let key = (*phase, *kind, axes.clone(), within);
@@ -146,10 +146,10 @@ fn whole(
     items.iter().map(of).collect()
 }
 
-/// A program without packing, and without collectives other than those of what runs along examples.
+/// A program without packing and copies, and without collectives other than those of what runs along examples.
 fn kept(items: &[WorkItem], of_examples: &dyn Fn(usize) -> bool) -> Vec<WorkItem> {
     let keep = |item: &WorkItem| match item {
-        WorkItem::Work(work) if work.packs => None,
+        WorkItem::Work(work) if work.purpose != KernelPurpose::Step => None,
         WorkItem::Start(t) if !of_examples(t.step) => None,
         WorkItem::Work(work) => {
             let light = KernelWork { steps: Vec::new(), single: Vec::new(), ..(**work).clone() };

@@ -17,6 +17,7 @@ pub mod neighbors;
 pub mod outcome;
 pub mod pipes;
 pub mod report;
+pub mod sample;
 pub mod shape;
 pub mod space;
 pub mod text;

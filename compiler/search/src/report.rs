@@ -31,6 +31,38 @@ pub struct SearchReport {
     pub nearest: Option<Nearest>,
     /// The best candidates.
     pub rows: Vec<SearchRow>,
+    /// Candidates drawn from the whole space and timed, where that was asked for.
+    pub sample: Option<SampleReport>,
+}
+
+/// Candidates drawn evenly from a space and timed beside the first of the best.
+#[derive(Clone, Debug, Serialize)]
+pub struct SampleReport {
+    /// Candidates that were drawn.
+    pub drawn: u64,
+    /// Those that the compiler refused.
+    pub refused: u64,
+    /// Those that were timed.
+    pub timed: u64,
+    /// Kendall's tau-b of estimates and times.
+    pub tau: Option<f64>,
+    /// The one that took the least time.
+    pub fastest: Option<SampledRow>,
+}
+
+/// A candidate of a sample.
+#[derive(Clone, Debug, Serialize)]
+pub struct SampledRow {
+    /// Its rules.
+    pub layout: String,
+    /// Its mesh.
+    pub mesh: String,
+    /// Milliseconds of a step, estimated.
+    pub estimated_ms: f64,
+    /// Median milliseconds of measured steps.
+    pub measured_ms: f64,
+    /// That over the time of the first of the best in the same turns.
+    pub ratio: f64,
 }
 
 /// The searched space.
@@ -117,21 +149,6 @@ pub struct SearchRow {
     pub estimate: Estimate,
 }
 
-/// Parts of a time by name; all waiting for collectives together.
-pub fn parts(b: &Breakdown) -> Vec<(&'static str, f64)> {
-    vec![
-        ("matmul", b.matmul),
-        ("attention", b.attention),
-        ("memory_bound", b.memory_bound),
-        ("update", b.update),
-        ("launch", b.launch),
-        ("exposed", b.exposed_seconds()),
-        ("contention", b.contention),
-        ("bubble", b.bubble),
-        ("straggler", b.straggler),
-    ]
-}
-
 impl SearchReport {
     /// The report of an outcome on a machine of this name: the first `top` candidates, or those without an equally fast one of less memory.
     pub fn new(
@@ -194,6 +211,7 @@ impl SearchReport {
             rejected: rejected(space, outcome, candidates, proven),
             nearest,
             rows: rows.collect(),
+            sample: None,
         }
     }
 }
@@ -225,8 +243,8 @@ fn rejected(space: &Space, outcome: &SearchOutcome, all: u64, proven: bool) -> R
 }
 
 fn loses(of: &Breakdown, best: &Breakdown) -> SortedMap<String, f64> {
-    let all = parts(of).into_iter().zip(parts(best));
-    let changed = all.map(|((name, a), (_, b))| (name.to_string(), a - b)).filter(|(_, s)| *s != 0.0);
+    let all = of.parts().into_iter().zip(best.parts());
+    let changed = all.map(|(a, b)| (a.0.to_string(), a.1 - b.1)).filter(|(_, s)| *s != 0.0);
     changed.collect()
 }
 

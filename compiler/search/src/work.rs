@@ -6,7 +6,7 @@ use crate::shape::{ALL, Families, ShapeTable, ShapedProduct};
 use meshwright_core::StepGraph;
 use meshwright_core::step::step_graph::OutputKind;
 use meshwright_cost::step::DeviceRates;
-use meshwright_cost::work::{DeviceWork, KernelWork, Loop, ScalarFamily, WorkItem};
+use meshwright_cost::work::{DeviceWork, KernelPurpose, KernelWork, Loop, ScalarFamily, WorkItem};
 use meshwright_ops::{Class, Graph, Id, Kind, Role};
 use meshwright_plan::{BufId, Dim, KernelFamily, Phase, Plan, Prim};
 use meshwright_sorted::{SortedMap, SortedSet};
@@ -132,6 +132,7 @@ impl ModelWork {
     fn sum(&mut self, items: &[WorkItem], times: f64, scale: &Scale<'_>, sums: &mut KernelSums) {
         for item in items {
             match item {
+                WorkItem::Work(work) if work.purpose != KernelPurpose::Step => {}
                 WorkItem::Work(work) => {
                     let operands = work.steps.iter().flat_map(|s| scale.plan.steps[*s].all());
                     let families = self.families(operands.flat_map(|o| o.dims.iter().copied()));

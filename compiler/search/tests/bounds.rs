@@ -12,12 +12,12 @@ use meshwright_search::levels::{Levels, RuleBounds};
 use meshwright_search::space::{SearchChoices, Space, Stored};
 use meshwright_search::text::Candidate;
 use meshwright_search::work::ModelWork;
-use support::{bases, estimates, program, random_machine, space, subject, work_of};
+use support::{estimates, program, random_machine, space, subject, work_of};
 
 /// Compares bounds of candidates, a few of each base, with their estimates, and counts them, and those whose program says more than `B0`.
 fn compare(s: &Subject<'_>, space: &Space, work: &ModelWork, every: (usize, usize)) -> (usize, usize) {
     let (mut compared, mut raised, mut alone) = (0, 0, AxesAlone::default());
-    for (at, base) in bases(space).iter().enumerate().skip(every.0 % every.1).step_by(every.1) {
+    for (at, base) in space.bases().iter().enumerate().skip(every.0 % every.1).step_by(every.1) {
         let text = space.written(base);
         let mut one: f64 = 0.0;
         loop {

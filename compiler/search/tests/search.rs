@@ -13,7 +13,7 @@ use meshwright_search::report::SearchReport;
 use meshwright_search::space::{FixedRules, SearchChoices, Space, Stored};
 use meshwright_search::text::{Candidate, WrittenLayout};
 use meshwright_sorted::SortedSet;
-use support::{bases, exhaustive, machine, program, searched, space, subject, work_of};
+use support::{exhaustive, machine, program, searched, space, subject, work_of};
 
 #[test]
 fn a_search_finds_what_is_best_of_all_candidates() {
@@ -125,7 +125,7 @@ fn what_is_shared_changes_no_plan() {
     let work = work_of(&s, 8);
     let choices = SearchChoices { devices: 8, pipes: true, ..SearchChoices::default() };
     let space = Space::of(&p, &step, &work, choices);
-    let all = bases(&space).into_iter().flat_map(|b| space.variants(&b).collect::<Vec<_>>());
+    let all = space.bases().into_iter().flat_map(|b| space.variants(&b).collect::<Vec<_>>());
     let (mut legal, mut refused) = (0, 0);
     for c in all.step_by(9973) {
         let text = space.written(&Candidate { pipe: space.pipes(&c.mesh).pop(), ..c });
@@ -192,6 +192,27 @@ fn what_is_traded_is_part_of_the_space() {
 }
 
 /// Steps from neighbor to neighbor stay in the space, and lead from each candidate to all others.
+/// All candidates, each once, where more are asked for; otherwise so many, of all meshes and the same each time.
+#[test]
+fn a_sample_is_drawn_from_the_whole_space() {
+    let m = machine("cpu", &[]);
+    let p = program("mnist_mlp", None, &[("batch", 8)]);
+    let step = training_step(&p).unwrap();
+    let work = work_of(&subject(&p, &step, &m), 4);
+    let space = space(&p, &step, &work, 4);
+    let all = space.sample(u64::MAX, 0);
+    assert_eq!(all.len() as u64, space.count());
+    let texts: SortedSet<_> = all.iter().map(|c| space.written(c)).collect();
+    assert_eq!(texts.len(), all.len(), "each once");
+    let some = space.sample(200, 0);
+    assert_eq!((some.len(), &some), (200, &space.sample(200, 0)));
+    assert_ne!(some, space.sample(200, 1));
+    // The mean position of those drawn is the middle.
+    let mean = some.iter().map(|c| all.iter().position(|a| a == c).unwrap()).sum::<usize>() / 200;
+    assert!((mean as f64 / all.len() as f64 - 0.5).abs() < 0.1, "{mean} of {}", all.len());
+    assert!(space.meshes.iter().all(|mesh| some.iter().any(|c| c.mesh == *mesh)), "of all meshes");
+}
+
 #[test]
 fn neighbors_are_candidates_and_lead_everywhere() {
     let p = program("gpt", Some("tiny"), &[("batch", 4), ("layers", 4)]);
@@ -202,7 +223,7 @@ fn neighbors_are_candidates_and_lead_everywhere() {
     let space =
         Space::of(&p, &step, &work, SearchChoices { devices: 4, pipes: true, ..SearchChoices::default() });
     let all: SortedSet<Candidate> =
-        bases(&space).into_iter().flat_map(|b| space.variants(&b).collect::<Vec<_>>()).collect();
+        space.bases().into_iter().flat_map(|b| space.variants(&b).collect::<Vec<_>>()).collect();
     let first = all.first().unwrap().clone();
     let (mut seen, mut left) = (SortedSet::from([first.clone()]), vec![first]);
     while let Some(c) = left.pop() {
@@ -259,7 +280,7 @@ fn what_does_not_fit_is_cut_into_parts_or_computed_again() {
     assert!(rules.starts_with("batch -> data") && rules.contains("microbatches"), "{rules}");
     // Of what does not fit most is never compiled, and nothing that fits is lost.
     assert!(found.estimated < found.found.len() as u64 + found.rejected.memory, "{:?}", found.rejected);
-    let all = bases(&space).into_iter().flat_map(|b| space.variants(&b).collect::<Vec<_>>());
+    let all = space.bases().into_iter().flat_map(|b| space.variants(&b).collect::<Vec<_>>());
     let fits = all.filter_map(|c| s.estimate(&space.written(&c)).ok()?.ok());
     let fits = fits.filter(|e| !matches!(e.memory.fits, Fits::No { .. }));
     let least = fits.map(|e| e.seconds).fold(f64::INFINITY, f64::min);

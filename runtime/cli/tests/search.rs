@@ -66,8 +66,12 @@ fn the_best_may_be_a_little_slower_and_simpler() {
     assert!(all["proven"] == true && (all["gap"].as_f64().unwrap() - gap).abs() < 1e-9, "{all}");
     let out = printed(&of);
     assert!(out.contains(" faster, and none so fast is simpler"), "{out}");
-    // Each time has its band, and a terminal shows all lines whole.
-    assert_eq!(out.matches(" +- 15 %").count(), 1 + all["rows"].as_array().unwrap().len(), "{out}");
+    // Each time has its band, what is lost too, and a terminal shows all lines whole.
+    let lost = out.matches(" +0.").count() + out.matches(" -0.").count();
+    assert!(lost > 3, "{out}");
+    assert_eq!(out.matches(" +- 15 %").count(), 1 + all["rows"].as_array().unwrap().len() + lost, "{out}");
+    let sums = out.lines().filter(|l| l.contains(" ms slower: ") || l.contains(" ms faster: "));
+    assert!(sums.clone().count() > 1 && sums.clone().all(|l| l.contains(" +- 0.")), "{out}");
     assert!(out.lines().all(|l| l.chars().count() <= 110), "{out}");
     // It is the first of the front too.
     let rows = front["rows"].as_array().unwrap();
@@ -122,6 +126,28 @@ fn the_best_is_written_and_measured() {
     assert!(layout.contains("batch -> data"), "{layout}");
     printed(&["fmt", "--check", path]);
     printed(&["check", "mlp", "--layout", path]);
+}
+
+/// All candidates of a small space are timed where more are asked for; the first is one of them.
+#[test]
+fn a_sample_of_the_space_is_timed() {
+    let of =
+        "search mlp --dim batch=8 --devices 2 --machine cpu --axes data --measure 1 --steps 3 --sample 500";
+    let kept = ["--layout", "batch -> data; microbatches 1"];
+    let of = [&of.split(' ').collect::<Vec<_>>()[..], &kept].concat();
+    let report: Value = serde_json::from_str(&printed(&[&of[..], &["--format", "json"]].concat())).unwrap();
+    let sample = &report["sample"];
+    let count = |v: &Value| v.as_u64().unwrap_or_else(|| panic!("{report}"));
+    assert!(count(&sample["drawn"]) > 2 && sample["drawn"] == report["space"]["candidates"], "{report}");
+    assert_eq!(count(&sample["timed"]) + count(&sample["refused"]), count(&sample["drawn"]), "{sample}");
+    let fastest = &sample["fastest"];
+    let number = |key: &str| fastest[key].as_f64().unwrap_or_else(|| panic!("{sample}"));
+    assert!(number("measured_ms") > 0.0 && number("estimated_ms") > 0.0, "{sample}");
+    assert!((0.1..10.0).contains(&number("ratio")), "{sample}");
+    let text = printed(&of);
+    assert!(text.contains("sample ") && text.contains(" than the first"), "{text}");
+    let (code, _, said) = run(&["search", "mlp", "--devices", "2", "--machine", "cpu", "--sample", "3"]);
+    assert!(code == 2 && said.contains("--measure"), "{said}");
 }
 
 #[test]

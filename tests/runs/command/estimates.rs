@@ -10,7 +10,7 @@ use meshwright_cost::machine::Machine;
 use meshwright_cost::pipe::Pipe;
 use meshwright_device::compile;
 use meshwright_plan::actions::PipelineSchedule;
-use meshwright_plan::{DType, Plan};
+use meshwright_plan::{DType, Phase, Plan, Prim};
 use meshwright_train::estimates::foresight::{SHIPPED_RUNS, read_runs, rows, summary};
 use meshwright_train::estimates::{EstimateOptions, estimated, machine};
 use meshwright_train::{Loaded, Project, ProjectOptions};
@@ -153,6 +153,33 @@ fn a_gpu_launches_about_as_many_kernels_as_are_estimated() {
         assert!(near(e.kernels as f64, *kernels as f64, 0.15), "{of:?}: {} for {kernels}", e.kernels);
         assert!(near(e.memory.peak_bytes as f64, *planned as f64, 0.05), "{of:?}: {}", e.memory.peak_bytes);
     }
+}
+
+/// Positions that are split count once, whatever halo a device reads beside its own; a convolution of four channels takes as long as one of a whole row
+/// of them; and a sum of products of two vectors takes what it takes to read them.
+#[test]
+fn kernels_of_the_host_take_what_they_compute() {
+    let of = |layout, mesh| options(&("mnist_conv", "", &[("batch", 8)], layout, mesh), None);
+    let convolved = |layout, mesh| -> u64 {
+        let plan = plan(&of(layout, mesh));
+        plan.steps.iter().filter(|s| matches!(s.prim, Prim::Convolve { .. })).map(|s| s.flops(&plan)).sum()
+    };
+    let whole = convolved("", "");
+    for (layout, mesh) in [("rows -> a", "a=4"), ("cols -> a", "a=4"), ("rows -> a; cols -> b", "a=2,b=2")] {
+        assert_eq!(4 * convolved(layout, mesh), whole, "{layout}");
+    }
+    let cpu = machine("cpu", &[]).unwrap_or_else(|e| panic!("{}", e.message));
+    let [by_batch, by_channels] =
+        ["batch -> a", "filters1 -> a"].map(|layout| on(&of(layout, "a=4"), &cpu, None));
+    // A third of the work, the gradient of what the first convolution gives, takes four times as long.
+    let more = by_channels.breakdown.matmul / by_batch.breakdown.matmul;
+    assert!((1.8..2.5).contains(&more), "{more}");
+    let plan = plan(&of("", ""));
+    let updates = plan.steps.iter().filter(|s| s.phase == Phase::Update);
+    let moved: u64 = updates.map(|s| s.memory_bytes(&plan)).sum();
+    let slowest = cpu.device.stream.rates.iter().map(|r| r.1).fold(f64::INFINITY, f64::min);
+    let update = on(&of("", ""), &cpu, None).breakdown.update;
+    assert!(update < 1.5 * moved as f64 / slowest, "{update} s for {moved} bytes at {slowest}");
 }
 
 /// Of GPT-3 on 10,240 devices: in less than a second of the processor and 500 MB, to the last byte of what is printed.

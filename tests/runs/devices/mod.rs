@@ -3,15 +3,8 @@
 pub(super) mod async_devices;
 pub(super) mod device_decisions;
 pub(super) mod device_plans;
-#[cfg(feature = "cuda")]
-pub(super) mod dry_run;
 pub(super) mod faults;
-#[cfg(feature = "cuda")]
-pub(super) mod gpu_faults;
-pub(super) mod gpu_launches;
-pub(super) mod gpu_rings;
-#[cfg(feature = "cuda")]
-pub(super) mod gpu_stages;
+pub(super) mod gpu;
 pub(super) mod links;
 pub(super) mod memory;
 #[cfg(feature = "mpi")]

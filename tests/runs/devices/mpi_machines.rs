@@ -27,6 +27,9 @@ fn ranks_measure_a_machine_together() {
     for part in ["engine = \"mpi\"", "(mpi): fitted on the benchmark of collectives", "name = \"Ranks\""] {
         assert!(text.contains(part), "{part}: {text}");
     }
+    // What a collective takes of a device is measured where steps are steady enough to tell; else it is that of a device which does nothing beside it.
+    let units = |why: &str| text.lines().any(|line| line.starts_with("units = \"") && line.contains(why));
+    assert!(units("mpi): a product beside an all-reduce") || units("does nothing else"), "{text}");
     let estimate = |engine: &[&str]| {
         let asked = ["estimate", "mlp", "--layout", "dp", "--mesh", "2", "--machine", &file];
         run(&[&asked[..], engine].concat()).out

@@ -8,7 +8,7 @@ use crate::engine::EngineFacts;
 use crate::foreign::again::{recompute, recompute_last};
 use crate::foreign::merge::{merged, product_of};
 use crate::timeline::Prices;
-use crate::work::{DeviceWork, KernelWork, Product, Scores, Transfer, WorkItem};
+use crate::work::{DeviceWork, KernelPurpose, KernelWork, Product, Scores, Transfer, WorkItem};
 use meshwright_plan::KernelFamily;
 use meshwright_plan::expr::Scalar;
 use meshwright_plan::{
@@ -129,7 +129,7 @@ impl Translation<'_> {
 
     fn work(&self, work: &KernelWork, depth: usize) -> Vec<KernelWork> {
         // Others keep activations in the order in which they are sent, and prepare no tensors.
-        if work.packs || work.steps.is_empty() || self.converts_a_parameter(work) {
+        if work.purpose != KernelPurpose::Step || work.steps.is_empty() || self.converts_a_parameter(work) {
             return vec![];
         }
         let mut own = work.clone();

@@ -54,6 +54,11 @@ pub enum HostWork {
     JoinHalo(Box<Halo>, [bool; 2]),
 }
 
+/// Most rows of the thin factor of a product.
+pub const MOST_ROWS: usize = 4;
+/// Least elements of a matrix for a kernel of thin products; with less, a general product is as good.
+pub const LEAST_MATRIX: usize = 1 << 12;
+
 /// Sizes of a thin matmul, `result[rows, columns] = sum over inner of thin[rows, inner] * matrix`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ThinShape {

@@ -6,7 +6,7 @@ use crate::collective::halo::Halo;
 use crate::collective::pack::{PackedBlock, StridedView, in_turn};
 use crate::error::LoweringError;
 use crate::kernels::Kernel;
-use crate::kernels::host::{Factored, HostKernel, HostWork, ThinShape, aligned};
+use crate::kernels::host::{Factored, HostKernel, HostWork, LEAST_MATRIX, MOST_ROWS, ThinShape, aligned};
 use crate::lowering::contraction::{Contraction, Factor, MatrixProduct, contraction};
 use crate::lowering::graph::Val;
 use crate::lowering::local::Local;
@@ -15,11 +15,6 @@ use crate::slot::TensorSlot;
 use crate::stored::{stored_as, stored_shape};
 use meshwright_plan::{BufId, DType, Dim, HalfFloats, Prim, Step};
 use std::sync::Arc;
-
-/// Most rows of the thin factor of a product.
-const MOST_ROWS: usize = 4;
-/// Least elements of a matrix for a kernel of thin products; with less, a general product is as good.
-const LEAST_MATRIX: usize = 1 << 12;
 
 /// An operand, and the value of the graph that it is.
 #[derive(Clone)]

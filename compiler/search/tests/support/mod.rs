@@ -11,7 +11,7 @@ use meshwright_cost::shipped::find;
 use meshwright_diag::FileId;
 use meshwright_search::best_first::{Limits, Search, SearchOutcome, TIE};
 use meshwright_search::compiled::{CandidateRefusal, SharedSteps, Subject};
-use meshwright_search::space::{SearchChoices, Space, Stored};
+use meshwright_search::space::{SearchChoices, Space};
 use meshwright_search::text::{Candidate, WrittenLayout};
 use meshwright_search::work::ModelWork;
 use meshwright_syntax::parse_model;
@@ -60,26 +60,6 @@ pub(crate) fn work_of(subject: &Subject<'_>, devices: usize) -> ModelWork {
     subject.work(&SearchChoices { devices, ..SearchChoices::default() }).unwrap()
 }
 
-/// All candidates without anything beside the sets of their axes.
-pub(crate) fn bases(space: &Space) -> Vec<Candidate> {
-    let mut out = Vec::new();
-    for mesh in &space.meshes {
-        let mut prefixes = vec![Vec::new()];
-        for _ in mesh {
-            let longer = |p: &Vec<usize>| {
-                let next: Vec<usize> = space.next(mesh, p).collect();
-                next.into_iter().map(|s| [&p[..], &[s]].concat()).collect::<Vec<_>>()
-            };
-            prefixes = prefixes.iter().flat_map(longer).collect();
-        }
-        out.extend(prefixes.into_iter().map(|sets| {
-            let stored = vec![Stored::Whole; sets.len()];
-            Candidate { mesh: mesh.clone(), sets, stored, ..Candidate::default() }
-        }));
-    }
-    out
-}
-
 pub(crate) fn machine(name: &str, changes: &[String]) -> Machine {
     let machine = Machine::read(find(name).unwrap()).unwrap();
     changes.iter().fold(machine, |m, c| m.with(c).unwrap())
@@ -118,9 +98,8 @@ pub(crate) fn estimates(
 
 /// Estimates all candidates one by one: those that are as fast as the best.
 pub(crate) fn exhaustive(s: &Subject<'_>, space: &Space) -> Vec<(f64, WrittenLayout)> {
-    let legal = |c: &Candidate| space.stored(&c.sets, space.parts[c.parts]).contains(&c.stored);
     let mut times: Vec<(f64, WrittenLayout)> = Vec::new();
-    for c in bases(space).iter().flat_map(|b| space.variants(b)).filter(legal) {
+    for c in space.bases().iter().flat_map(|b| space.variants(b)) {
         let of = estimates(s, space, &c).unwrap_or_default();
         let pipes = space.pipes(&c.mesh);
         let with = |k: usize| Candidate { pipe: pipes.get(k).cloned(), ..c.clone() };

@@ -79,6 +79,10 @@ pub(crate) struct LayoutSearchArgs {
     /// Timed steps of each candidate.
     #[arg(long, value_name = "N", default_value_t = 30, requires = "measure", help_heading = "Measuring", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) steps: u32,
+    /// Also time N candidates drawn evenly from the whole space (all, if it has no more), and compare them with the first: whether the search is
+    /// right on this machine.
+    #[arg(long, value_name = "N", requires = "measure", help_heading = "Measuring", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) sample: Option<u64>,
     /// Write the best candidate as a layout file.
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub(crate) write: Option<PathBuf>,

@@ -106,8 +106,32 @@ fn a_page_is_given_what_its_charts_draw() {
         (&data["rows"][0][0], &data["rows"][0][test_loss], &data["rows"][2][test_loss]),
         (&json!("a"), &json!(0.333333), &Value::Null)
     );
+    assert!(!names.contains(&"estimate_ratio"), "no run was estimated: {names:?}");
     let page = report.page(data);
     assert!(page.contains("<h1>two &lt;runs&gt;</h1>") && page.contains("Draws runs"));
+}
+
+/// Steps of 4.19 ms, of which one run was estimated at 2 ms.
+#[test]
+fn a_page_has_the_estimates_of_runs_beside_their_times() {
+    let at = tempfile::tempdir().unwrap();
+    let paths = ["a", "b"].map(|name| at.path().join(name));
+    for (seed, path) in paths.iter().enumerate() {
+        folder(path, seed, 10, 1, 20);
+    }
+    let estimate = "{\"estimate\":{\"machine\":\"cpu\",\"seconds\":0.002,\"error\":0.15},";
+    write(paths[1].join("costs.json"), COSTS.replacen('{', estimate, 1)).unwrap();
+    let runs = read(&paths, at.path());
+    let data = RunsReport { title: "runs", made: "", runs: &runs, unreadable: &[] }.data();
+    let columns = data["columns"].as_array().unwrap();
+    let cells = |name: &str| {
+        let at = columns.iter().position(|c| c["name"] == name).unwrap();
+        (data["rows"][0][at].clone(), data["rows"][1][at].clone())
+    };
+    assert_eq!(cells("step_ms_median").0, json!(4.18661));
+    assert_eq!(cells("estimated_ms"), (Value::Null, json!(2)));
+    assert_eq!(cells("estimate_error"), (Value::Null, json!(0.15)));
+    assert_eq!(cells("estimate_ratio"), (Value::Null, json!(0.477714)));
 }
 
 #[test]

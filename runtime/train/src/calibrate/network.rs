@@ -31,7 +31,7 @@ const BYTES: [usize; 3] = [4 << 10, 64 << 20, 4 << 20];
 
 /// Least and greatest number of rounds. In each, a size has its turn with the others, and threads begin anew: where these share cores, their places decide
 /// how long collectives take.
-const ROUNDS: [usize; 2] = [3, 60];
+const ROUNDS: [usize; 2] = [3, 600];
 
 /// Timed calls of a round. The shortest of three is the lower quartile in the mean, whatever their times are: a call that something else at work delays by
 /// a time slice takes hundreds of times as long as others.

@@ -79,8 +79,10 @@ fn part(beside: &Plan, (after, seen): (&Plan, &MeasuredStep), together: &Measure
     let alone: f64 = seen.undelayed.1.iter().filter(|(at, _)| of(at)).map(|(_, seconds)| seconds).sum();
     // How far another measurement of a step would be away.
     let noise = |s: &MeasuredStep| (s.seconds - s.undelayed.0) / (s.steps as f64).sqrt();
-    let known = alone > 0.0 && noise(seen) + noise(together) < NOISE * alone;
-    known.then(|| (1.0 - (seen.undelayed.0 - together.undelayed.0) / alone).clamp(0.0, 1.0))
+    let part = 1.0 - (seen.undelayed.0 - together.undelayed.0) / alone;
+    // A step cannot be shorter by more than its collectives: who sees that saw something else.
+    let known = alone > 0.0 && noise(seen) + noise(together) < NOISE * alone && part > -NOISE;
+    known.then(|| part.clamp(0.0, 1.0))
 }
 
 /// Sets the units that collectives take on each level which connects more of the devices than the one below. Without a measurement they stay.
@@ -152,6 +154,10 @@ mod tests {
         let [beside, mut after] = programs(DeviceKind::Cpu, &Mesh::new([("all", 4)]))
             .map(|p| priced(&p, &machine("cpu", &[]).unwrap()));
         assert!(part(&beside.0, (&after.0, &after.1), &beside.1).is_some());
+        // Neither does one that is shorter by more than its collectives.
+        let mut short = beside.1.clone();
+        (short.seconds, short.undelayed.0) = (0.1 * short.seconds, 0.1 * short.undelayed.0);
+        assert_eq!(part(&beside.0, (&after.0, &after.1), &short), None);
         after.1.seconds *= 2.0;
         assert_eq!(part(&beside.0, (&after.0, &after.1), &beside.1), None);
         // Cores that do nothing else meanwhile have one stream.

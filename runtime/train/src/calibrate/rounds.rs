@@ -19,11 +19,11 @@ pub(super) type RoundsWatcher<'a> = dyn FnMut(&str) + Send + 'a;
 const STEPS: u64 = 3;
 
 /// Least and greatest number of turns: a time is the median of nine at least.
-const TURNS: [usize; 2] = [3, 60];
+const TURNS: [usize; 2] = [3, 600];
 
 /// A time is steady if another one would be about this part of it away: the distance from the lower quartile to the median, over the root of the number
 /// of times.
-const STEADY: f64 = 0.02;
+const STEADY: f64 = 0.005;
 
 /// Quartiles of a time lie further apart than this part of it only where something else is at work.
 pub const UNSTEADY: f64 = 0.1;

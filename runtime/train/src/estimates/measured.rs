@@ -2,7 +2,7 @@
 
 use meshwright_cost::estimate::{EstimateError, EstimateQuestion, estimate, timeline};
 use meshwright_cost::kernels::program;
-use meshwright_cost::work::{KernelWork, WorkItem};
+use meshwright_cost::work::{KernelPurpose, KernelWork, WorkItem};
 use meshwright_device::compile_launches;
 use meshwright_exec::{Record, What};
 use meshwright_plan::{KernelFamily, Phase, Plan, Prim};
@@ -102,8 +102,8 @@ impl StepPart {
     }
 
     fn of(work: &KernelWork) -> StepPart {
-        match (work.packs, work.phase, work.family) {
-            (true, ..) => StepPart::Collective,
+        match (work.purpose, work.phase, work.family) {
+            (KernelPurpose::Packing, ..) => StepPart::Collective,
             (_, Phase::Update, _) => StepPart::Update,
             (.., KernelFamily::Matmul | KernelFamily::Convolve) => StepPart::Matmul,
             (.., KernelFamily::Attention) => StepPart::Attention,

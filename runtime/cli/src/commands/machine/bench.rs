@@ -18,7 +18,7 @@ pub(crate) fn run(args: &BenchArgs, console: &mut Console) -> Result<(), Stop> {
     }
 }
 
-/// Times training steps, with a bar.
+/// Times training steps, with a bar. The notes of the result are not said yet.
 pub(in crate::commands) fn timed(
     project: &Project,
     sources: &Sources,
@@ -31,9 +31,7 @@ pub(in crate::commands) fn timed(
         bar.set_position(done as u64);
     });
     bar.finish_and_clear();
-    let timed = ended.map_err(|failure| console.failed(failure, sources))?;
-    timed.notes.iter().for_each(|note| console.note(note));
-    Ok(timed)
+    ended.map_err(|failure| console.failed(failure, sources))
 }
 
 fn model(args: &BenchModelArgs, console: &mut Console) -> Result<(), Stop> {
@@ -48,6 +46,7 @@ fn model(args: &BenchModelArgs, console: &mut Console) -> Result<(), Stop> {
         trace: args.trace.get(),
     };
     let r = timed(&project, &sources, &options, console)?;
+    r.notes.iter().for_each(|note| console.note(note));
     if args.by != By::Kernel && r.kernels.is_empty() {
         console
             .note("--by counts the kernels of GPUs, and CPUs have none: --trace shows where their time goes");

@@ -171,7 +171,9 @@ fn measure(
     };
     for (variant, project) in found.variants.iter_mut().zip(&found.projects) {
         launch::fits(project, console, sources)?;
-        variant.measured = Some(bench::timed(project, sources, &options, console)?);
+        let timed = bench::timed(project, sources, &options, console)?;
+        timed.notes.iter().for_each(|note| console.note(note));
+        variant.measured = Some(timed);
     }
     Ok(())
 }

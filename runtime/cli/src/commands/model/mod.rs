@@ -13,3 +13,4 @@ pub(super) mod passes;
 pub(super) mod plan_page;
 mod scale;
 pub(crate) mod search;
+mod search_bench;

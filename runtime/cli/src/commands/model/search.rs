@@ -1,10 +1,9 @@
 //! `search`: the layout that is fastest on a machine, with a certificate.
 
 use super::estimate::{band, of_machine};
+use super::search_bench::{CandidateBench, placed};
 use crate::args::{LayoutSearchArgs, Orders};
-use crate::commands::machine::bench;
 use crate::commands::project;
-use crate::launch;
 use crate::output::console::Console;
 use crate::output::table::{Align, Table};
 use crate::output::text::{bytes, counted, percent, short_band, short_seconds as seconds, thousands};
@@ -12,29 +11,26 @@ use crate::replace::{writable, write};
 use crate::stop::Stop;
 use meshwright_core::{StepGraph, model_flops_wide, training_step};
 use meshwright_cost::engine::EngineKind;
+use meshwright_cost::estimate::family_error;
 use meshwright_cost::machine::Machine;
 use meshwright_diag::{Diagnostic, FileId, Sources, codes, has_errors};
-use meshwright_exec::KernelsBy;
 use meshwright_files::text_file::text_of_at_most;
 use meshwright_runs::catalog::{LAYOUTS, meant};
 use meshwright_search::best_first::{FoundLayout, Limits, Progress, Search, SearchOutcome};
 use meshwright_search::compiled::{SharedSteps, Subject};
-use meshwright_search::report::{SearchReport, SearchRow, parts};
+use meshwright_search::report::{SampleReport, SearchReport, SearchRow};
 use meshwright_search::space::{FixedRules, SearchChoices, Space};
+use meshwright_sorted::SortedSet;
 use meshwright_syntax::format_layout;
 use meshwright_train::estimates::{EstimateOptions, estimated};
-use meshwright_train::{BenchOptions, Failure, Project, ProjectOptions, lines_that_fit_device};
+use meshwright_train::{Failure, Project, ProjectOptions, lines_that_fit_device};
 use std::path::Path;
 use std::time::Instant;
 
 /// Seconds between lines about a search that takes long.
 const TELL: f64 = 10.0;
-/// How often each candidate has its turn.
-const TURNS: u32 = 3;
 /// Characters of a line of rules, beside its indentation.
 const WIDTH: usize = 90;
-/// Untimed steps of each turn.
-const WARMUP: usize = 5;
 
 /// Runs the command.
 pub(crate) fn run(args: &LayoutSearchArgs, console: &mut Console) -> Result<(), Stop> {
@@ -84,11 +80,21 @@ pub(crate) fn run(args: &LayoutSearchArgs, console: &mut Console) -> Result<(), 
         let _ = subject.plan(&best.written, true);
     }
     if let Some(count) = args.measure {
+        let mut bench = CandidateBench {
+            args,
+            project: &project,
+            options: &options,
+            sources: &mut sources,
+            said: SortedSet::new(),
+        };
         let runs = shown.into_iter().zip(&report.rows).filter(|(_, row)| row.runnable).map(|(f, _)| f);
-        let runs = runs.take(count.into());
-        let of = measured(args, &project, &options, &mut sources, &runs.collect::<Vec<_>>(), console)?;
+        let runs: Vec<&FoundLayout> = runs.take(count.into()).collect();
+        let of = bench.measured(&runs.iter().map(|f| &f.written).collect::<Vec<_>>(), console)?;
         let rows = report.rows.iter_mut().filter(|row| row.runnable);
         rows.zip(of).for_each(|(row, ms)| row.measured_ms = Some(ms));
+        if let (Some(count), Some(first)) = (args.sample, runs.first()) {
+            report.sample = Some(bench.sampled((&space, &subject), (count, &first.written), console)?);
+        }
     }
     if let Some(nearest) = &mut report.nearest {
         let of = outcome.nearest.as_ref();
@@ -117,7 +123,7 @@ fn with_lines(
     console: &mut Console,
 ) -> Result<(), Stop> {
     for row in report.rows.iter_mut().filter(|row| row.runnable) {
-        let of = placed(project, options, sources, &outcome.found[row.rank - 1]);
+        let of = placed(project, options, sources, &outcome.found[row.rank - 1].written);
         let own = of.map(|placed| estimated(&placed, sources, asked)).transpose();
         let own = own.map_err(|e| console.failed(e, sources))?;
         row.estimate.collectives = own.map_or(vec![], |e| e.collectives);
@@ -227,47 +233,6 @@ fn kept(
     }
 }
 
-fn placed(
-    project: &Project,
-    options: &ProjectOptions,
-    sources: &mut Sources,
-    of: &FoundLayout,
-) -> Option<Project> {
-    let layout = Some(of.written.lines.join("\n")).filter(|l| !l.is_empty());
-    let mesh = Some(of.written.mesh.clone()).filter(|m| !m.is_empty());
-    project.with_layout(&ProjectOptions { layout, mesh, ..options.clone() }, sources).0
-}
-
-/// Milliseconds of steps of some candidates, in turns: what else the machine does meets them all.
-fn measured(
-    args: &LayoutSearchArgs,
-    project: &Project,
-    options: &ProjectOptions,
-    sources: &mut Sources,
-    of: &[&FoundLayout],
-    console: &mut Console,
-) -> Result<Vec<f64>, Stop> {
-    let projects: Vec<Project> = of.iter().filter_map(|f| placed(project, options, sources, f)).collect();
-    let mut times: Vec<Vec<f64>> = vec![Vec::new(); projects.len()];
-    for _ in 0..TURNS {
-        for (project, times) in projects.iter().zip(&mut times) {
-            launch::fits(project, console, sources)?;
-            let options = BenchOptions {
-                steps: args.steps.div_ceil(TURNS) as usize,
-                warmup: WARMUP,
-                cores: args.cores.get(),
-                seed: 0,
-                devices: launch::devices(&args.device, console)?,
-                by: KernelsBy::Kernel,
-                trace: None,
-            };
-            times.push(bench::timed(project, sources, &options, console)?.median_ms);
-        }
-    }
-    times.iter_mut().for_each(|t| t.sort_by(f64::total_cmp));
-    Ok(times.iter().filter_map(|t| t.get(t.len() / 2).copied()).collect())
-}
-
 /// Lines that would make a candidate fit.
 fn help(
     project: &Project,
@@ -276,7 +241,7 @@ fn help(
     (subject, step): (&Subject<'_>, &StepGraph),
     of: &FoundLayout,
 ) -> Option<String> {
-    let placed = placed(project, options, sources, of)?;
+    let placed = placed(project, options, sources, &of.written)?;
     let plan = subject.plan(&of.written, false).ok()?;
     let (lines, _) =
         lines_that_fit_device((&placed, sources), (step, &plan), subject.machine.device.memory as u64)?;
@@ -418,14 +383,46 @@ fn text(project: &Project, report: &SearchReport, machine: &Machine, args: &Layo
     out += &format!("best      {}\n", certificate(report));
     out +=
         &format!("          {} {}\n\n", seconds(best.estimate.seconds), band(machine, best.estimate.error));
-    out + &rows_text(&report.rows)
+    out += &rows_text(&report.rows, machine);
+    out + &report.sample.as_ref().map_or_else(String::new, sample_text)
+}
+
+/// What was drawn, and how near the first is to the fastest of it.
+fn sample_text(s: &SampleReport) -> String {
+    let mut out = format!(
+        "\nsample    {} drawn, {} refused, {} timed\n",
+        counted(s.drawn, "candidate"),
+        thousands(s.refused),
+        thousands(s.timed)
+    );
+    if let Some(tau) = s.tau {
+        out += &format!("          order of estimates and times: {tau:.2} (Kendall's tau)\n");
+    }
+    match &s.fastest {
+        Some(f) if f.ratio < 1.0 => {
+            let rules = if f.layout.is_empty() { "no rules" } else { &f.layout };
+            let (ms, less) = (f.measured_ms, percent(1.0 - f.ratio));
+            out += &format!(
+                "          the fastest takes {ms:.2} ms on {}, {less} less than the first:\n",
+                f.mesh
+            );
+            out + &folded(rules, "; ")
+        }
+        Some(f) => {
+            let more = percent(f.ratio - 1.0);
+            out + &format!("          none is faster than the first; the fastest takes {more} longer\n")
+        }
+        None => out,
+    }
 }
 
 /// The candidates: what each takes in a line of a table, and below it its rules and what it loses.
-fn rows_text(rows: &[SearchRow]) -> String {
+fn rows_text(rows: &[SearchRow], machine: &Machine) -> String {
     let [left, right] = [Align::Left, Align::Right];
     let mut table = Table::new(&[right, right, left, right, right, left]);
     let measured = rows.iter().any(|r| r.measured_ms.is_some());
+    let engine = EngineKind::of(machine);
+    let error = |family: &str| family_error(machine, &engine, family);
     table.titles(["", "step", "", if measured { "measured" } else { "" }, "memory", "mesh"]);
     for row in rows {
         table.row([
@@ -443,7 +440,8 @@ fn rows_text(rows: &[SearchRow]) -> String {
     for (line, row) in lines.zip(rows) {
         let rules = if row.layout.is_empty() { "no rules".into() } else { row.layout.clone() };
         out += &format!("{line}\n{}", folded(&format!("{rules}{}", refused(row)), "; "));
-        out += &rows.first().and_then(|best| loses(row, best)).map_or(String::new(), |l| folded(&l, ", "));
+        let loss = rows.first().and_then(|best| loses(row, best, &error));
+        out += &loss.map_or(String::new(), |l| folded(&l, ", "));
     }
     out
 }
@@ -471,24 +469,26 @@ fn refused(row: &SearchRow) -> &'static str {
     if row.runnable { "" } else { " (refused)" }
 }
 
-/// What a row loses against the first: `1.3 ms slower: update +1.2, launch +0.1`. None for the first.
-fn loses(row: &SearchRow, best: &SearchRow) -> Option<String> {
+/// What a row loses against the first, each part with the band of its family, and the sum of these: `1.300 +- 0.195 ms slower: update +1.300 +- 15 %`.
+/// None for the first.
+fn loses(row: &SearchRow, best: &SearchRow, error: &dyn Fn(&str) -> f64) -> Option<String> {
     let by = 1e3 * (row.estimate.seconds - best.estimate.seconds);
     if row.rank == best.rank {
         return None;
     }
-    let mut all: Vec<(&str, f64)> = parts(&row.estimate.breakdown)
-        .into_iter()
-        .zip(parts(&best.estimate.breakdown))
-        .map(|((name, a), (_, b))| (name, 1e3 * (a - b)))
-        .filter(|(_, ms)| ms.abs() >= 0.05 * by.abs() && ms.abs() >= 0.0005)
-        .collect();
+    let parts = row.estimate.breakdown.parts().into_iter().zip(best.estimate.breakdown.parts());
+    let mut all: Vec<(&str, f64, f64)> =
+        parts.map(|((name, a, family), (_, b, _))| (name, 1e3 * (a - b), error(family))).collect();
+    let off: f64 = all.iter().map(|(_, ms, error)| ms.abs() * error).sum();
+    all.retain(|(_, ms, _)| ms.abs() >= 0.05 * by.abs() && ms.abs() >= 0.0005);
     all.sort_by(|a, b| b.1.abs().total_cmp(&a.1.abs()));
-    let all: Vec<String> =
-        all.iter().map(|(name, ms)| format!("{} {ms:+.3}", name.replace('_', "-"))).collect();
+    let all = all.iter();
+    let all: Vec<String> = all
+        .map(|(name, ms, error)| format!("{} {ms:+.3} {}", name.replace('_', "-"), short_band(*error)))
+        .collect();
     let how = match by {
         by if by.abs() < 0.0005 => "as fast".to_string(),
-        by => format!("{:.3} ms {}", by.abs(), if by > 0.0 { "slower" } else { "faster" }),
+        by => format!("{:.3} +- {off:.3} ms {}", by.abs(), if by > 0.0 { "slower" } else { "faster" }),
     };
     Some(if all.is_empty() { how } else { format!("{how}: {}", all.join(", ")) })
 }

@@ -5,7 +5,7 @@ use crate::estimates::measured::{MeasuredStep, quartiles};
 use meshwright_cost::kernels::program;
 use meshwright_cost::machine::{AttentionRates, DeviceKind, Machine, MatrixRates};
 use meshwright_cost::step::{DeviceRates, products_of};
-use meshwright_cost::work::{KernelWork, ScalarFamily, Scores, WorkItem};
+use meshwright_cost::work::{KernelPurpose, KernelWork, ScalarFamily, Scores, WorkItem};
 use meshwright_device::{CompileError, compile_launches, target::Target};
 use meshwright_plan::expr::FunctionCost;
 use meshwright_plan::{Arithmetic, KernelFamily, Phase, Plan};
@@ -30,7 +30,7 @@ pub(super) fn samples(
     let of = |item: WorkItem| match item {
         WorkItem::Work(work) => {
             let seconds = work.all_steps().iter().filter_map(|s| measured.undelayed.1.get(s)).sum();
-            (seconds > 0.0 && !work.packs).then_some(Sample { work: *work, seconds })
+            (seconds > 0.0 && work.purpose == KernelPurpose::Step).then_some(Sample { work: *work, seconds })
         }
         _ => None,
     };

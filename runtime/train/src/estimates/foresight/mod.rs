@@ -357,8 +357,8 @@ pub fn summary(rows: &[ForesightRow]) -> ForesightSummary {
     }
 }
 
-/// Kendall's rank correlation, tau-b (Kendall 1945).
-fn kendall(pairs: &[(f64, f64)]) -> Option<f64> {
+/// Kendall's rank correlation, tau-b (Kendall 1945); none where either value is the same in all pairs.
+pub fn kendall(pairs: &[(f64, f64)]) -> Option<f64> {
     let (mut both, mut first, mut second) = (0.0, 0.0f64, 0.0f64);
     for (i, a) in pairs.iter().enumerate() {
         for b in &pairs[i + 1..] {

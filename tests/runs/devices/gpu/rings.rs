@@ -1,7 +1,7 @@
 //! Long sequences on GPUs: keys around a ring, in either order of positions, and heads in place of positions, by the plans of GPUs and through
 //! the CUDA engine on the stand-in for the driver and for NCCL, which interprets the kernels.
 
-use crate::devices::gpu_launches::{NEXT, TEXT, are_those_of_the_cpu};
+use crate::devices::gpu::launches::{NEXT, TEXT, are_those_of_the_cpu};
 use crate::training::text::tokenized;
 
 /// Shards that are uneven, in zigzag order, over two axes, heads, and both over an axis each.
@@ -39,7 +39,7 @@ fn llama_on_long_sequences_as_gpus_launch_it() {
 #[cfg(feature = "cuda")]
 #[test]
 fn long_sequences_on_gpus_train_compiled_for_the_host() {
-    use crate::devices::dry_run::{libraries, losses, on_stand_in, report};
+    use crate::devices::gpu::dry_run::{libraries, losses, on_stand_in, report};
     use crate::devices::nccl::built;
     use crate::support::command;
     const TRAINED: &str = "train gpt --preset tiny --data king_james_next --no-eval --dim batch=2 --dim seq=20 --dim layers=1 \

@@ -1,7 +1,7 @@
 //! GPUs that fail while a run is under way, through the CUDA engine itself on the stand-in for the driver: memory that is not there,
 //! errors of kernels, and kernels that never end.
 
-use crate::devices::dry_run::{darken, libraries, on_stand_in};
+use crate::devices::gpu::dry_run::{darken, libraries, on_stand_in};
 use crate::devices::nccl::built;
 use crate::support::{SMALL, Said, folder, said};
 use std::path::Path;

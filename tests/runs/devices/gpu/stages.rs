@@ -2,8 +2,8 @@
 //! with streams of their own, received ahead, launched one by one and recorded.
 
 #[cfg(feature = "mpi")]
-use crate::devices::dry_run::two_record;
-use crate::devices::dry_run::{libraries, losses, on_stand_in, report};
+use crate::devices::gpu::dry_run::two_record;
+use crate::devices::gpu::dry_run::{libraries, losses, on_stand_in, report};
 use crate::devices::nccl::built;
 use crate::support::command;
 
