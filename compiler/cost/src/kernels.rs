@@ -7,7 +7,7 @@ use crate::work::{
 use meshwright_device::copies::{LaunchCopies, copies};
 use meshwright_device::costs::is_view;
 use meshwright_device::kernels::Kernel;
-use meshwright_device::kernels::product::{BesideProduct, ProductCall};
+use meshwright_device::kernels::call::CallWork;
 use meshwright_device::launch::{DevicePlan, Launch, LaunchKind, LoopLaunch};
 use meshwright_device::slot::LaunchId;
 use meshwright_device::target::TargetKind;
@@ -111,36 +111,28 @@ impl Reader<'_> {
         let phase = self.plan.steps.get(at).map_or(Phase::Forward, |s| s.phase);
         let mut work = KernelWork::memory(at, phase, (traffic.read + traffic.written) as f64, kernels);
         work.steps.clone_from(&launch.steps);
-        // Sums of products along rows are folds, whatever the Plan calls them.
-        let folds = matches!(
-            &launch.kind,
-            LaunchKind::Kernel(Kernel::Map(_) | Kernel::Fold(_) | Kernel::Rows(_) | Kernel::Join(_))
-        );
-        steps.iter().for_each(|step| add(&mut work, self.plan, step, folds));
+        let of = match &launch.kind {
+            LaunchKind::Kernel(kernel) => kernel.work(),
+            _ => CallWork::default(),
+        };
+        steps.iter().for_each(|step| add(&mut work, self.plan, step, of.by_elements));
         if self.device.target.kind == TargetKind::Cpu {
             work.operations *= steps.iter().map(|step| host_convolution(self.plan, step)).product::<f64>();
         }
-        match &launch.kind {
-            LaunchKind::Kernel(Kernel::Attention(call)) => {
-                work.attention.iter_mut().for_each(|scores| scores.in_kernels(call.starts() as f64));
-            }
-            LaunchKind::Kernel(Kernel::AttentionDraws(call)) => {
-                let drawn =
-                    call.draws.iter().map(|(block, _)| block.shape().iter().product::<usize>() as f64);
-                work.scalars[ScalarFamily::Random.position()] += drawn.sum::<f64>();
-            }
-            LaunchKind::Kernel(Kernel::Product(call)) => work.again = summed(&work.products, call),
-            _ => {}
+        if let (LaunchKind::Kernel(_), Some(scores)) = (&launch.kind, &mut work.attention) {
+            scores.in_kernels(kernels);
         }
+        work.scalars[ScalarFamily::Random.position()] += of.draws as f64;
+        work.again = of.summed.map_or(0.0, |factor| summed(&work.products, factor));
         work.single.clone_from(&work.products);
         vec![WorkItem::Work(Box::new(work))]
     }
 }
 
 /// Bytes of the factor that a product gives the sums of: the library sums it when the product has ended.
-fn summed(products: &[Product], call: &ProductCall) -> f64 {
-    let (BesideProduct::FactorSums { right, .. }, [p]) = (&call.beside, products) else { return 0.0 };
-    let of = if *right { p.n } else { p.m };
+fn summed(products: &[Product], factor: usize) -> f64 {
+    let [p] = products else { return 0.0 };
+    let of = if factor == 1 { p.n } else { p.m };
     let bytes = if p.arithmetic == Arithmetic::F32 || p.arithmetic == Arithmetic::TF32 { 4 } else { 2 };
     (of * p.k * p.batch * bytes) as f64
 }

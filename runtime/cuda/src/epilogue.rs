@@ -4,7 +4,7 @@
 use super::blas::{self, ProductTensors};
 use super::folds::fold;
 use super::maps::MapRun;
-use super::operands::{OwnInputs, ResultSlot};
+use super::operands::{GpuLaunch, OwnInputs, ResultSlot};
 use super::product::compute;
 use burn_cubecl::CubeDevice;
 use burn_cubecl::kernel::into_contiguous;
@@ -13,8 +13,8 @@ use burn_cubecl::tensor::CubeTensor;
 use burn_std::Shape as Extents;
 use meshwright_burn::blas::Then;
 use meshwright_device::KernelError;
-use meshwright_device::kernels::product::{BesideProduct, ProductCall};
-use meshwright_device::passes::epilogues::ProductFunction;
+use meshwright_device::kernels::call::Computes;
+use meshwright_device::kernels::product::{BesideProduct, ProductCall, ProductFunction};
 use meshwright_sorted::SortedSet;
 
 /// A product whose operands are there.
@@ -25,18 +25,14 @@ struct ProductRun<'a> {
     step: &'a CubeTensor,
 }
 
-/// The results of a matmul with its epilogue.
-pub(super) fn product(
-    call: &ProductCall,
-    relu_bits: &mut SortedSet<usize>,
-    step: &CubeTensor,
-    inputs: OwnInputs,
-    outputs: &[ResultSlot<'_>],
-) -> Result<Vec<CubeTensor>, KernelError> {
-    let run = ProductRun { call, outputs, step };
-    match run.fused(relu_bits, &inputs.tensors) {
-        Some(made) => Ok(made),
-        None => run.apart(inputs).map_err(|e| KernelError::Unsupported(format!("a matrix product: {e}"))),
+impl Computes<ProductCall> for GpuLaunch<'_> {
+    fn compute(self, call: &ProductCall) -> Result<Vec<CubeTensor>, KernelError> {
+        let GpuLaunch { step, inputs, outputs, relu_bits, .. } = self;
+        let run = ProductRun { call, outputs: &outputs, step };
+        match run.fused(relu_bits, &inputs.tensors) {
+            Some(made) => Ok(made),
+            None => run.apart(inputs).map_err(|e| KernelError::Unsupported(format!("a matrix product: {e}"))),
+        }
     }
 }
 

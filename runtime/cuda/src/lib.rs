@@ -69,7 +69,7 @@ use meshwright_gpu::load::Paths;
 use meshwright_gpu::products::TunedProducts;
 use meshwright_plan::{DType, Plan};
 use meshwright_sorted::SortedSet;
-use operands::{OwnInputs, ResultSlot};
+use operands::{GpuLaunch, OwnInputs, ResultSlot};
 use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
@@ -248,21 +248,8 @@ impl GpuBackend {
             return Err(KernelError::Unsupported("no run has begun".into()));
         };
         let inputs = OwnInputs::new(inputs, &launch.reads);
-        let outputs = &arena.results(&launch.writes)?;
-        match kernel {
-            Kernel::Map(calls) => maps::map(calls, rng, step, inputs, outputs),
-            Kernel::Join(call) => maps::join(call, step, &inputs.tensors, &outputs[0]),
-            Kernel::Fold(calls) => Ok(folds::fold(calls, &inputs.tensors, outputs)),
-            Kernel::Rows(call) => rows::compute(call, rng, step, inputs, outputs),
-            Kernel::AttentionDraws(call) => attention::draw(call, rng, step, inputs.tensors, outputs),
-            Kernel::Attention(call) => attention::attend(call, rng, step, inputs.tensors, outputs),
-            Kernel::LookUp(call) => index::look_up(call, &inputs.tensors, outputs),
-            Kernel::Scatter(call) => index::scatter(call, &inputs.tensors, outputs),
-            Kernel::Convolve(call) => windows::convolve(call, &inputs.tensors, outputs),
-            Kernel::Pool(call) => windows::pool(call, &inputs.tensors, outputs),
-            Kernel::Product(call) => epilogue::product(call, relu_bits, step, inputs, outputs),
-            other => Err(KernelError::Unsupported(format!("there is no kernel `{}`", other.name()))),
-        }
+        let outputs = arena.results(&launch.writes)?;
+        kernel.compute(GpuLaunch { rng, step, inputs, outputs, relu_bits })
     }
 
     /// The GPU's number if a transport works on the memory of this device.

@@ -8,7 +8,25 @@ use burn_std::{Metadata, Shape, Strides};
 use cubecl::server::Handle;
 use meshwright_device::KernelError;
 use meshwright_device::arena::{result_bytes, row_pitch};
+use meshwright_device::kernels::call::Launcher;
 use meshwright_device::stored::extents;
+use meshwright_exec::backend::RngState;
+use meshwright_sorted::SortedSet;
+
+/// A launch of a kernel of this crate.
+pub(crate) struct GpuLaunch<'a> {
+    pub(super) rng: RngState,
+    /// The number of the step, in the memory of the device.
+    pub(super) step: &'a CubeTensor,
+    pub(super) inputs: OwnInputs,
+    pub(super) outputs: Vec<ResultSlot<'a>>,
+    /// The steps with a `relu` whose bits the run has written.
+    pub(super) relu_bits: &'a mut SortedSet<usize>,
+}
+
+impl Launcher for GpuLaunch<'_> {
+    type Results = Vec<CubeTensor>;
+}
 
 /// Operands of a kernel, some of which end there. Each is held once, so that a tensor without other holders is
 /// recognized.

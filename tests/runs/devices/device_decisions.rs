@@ -230,7 +230,7 @@ fn faults_of_each_pass_for_devices_are_found() {
         (plan, decisions)
     };
     let plans: Vec<(Plan, Decisions)> = plans().into_iter().map(decided).collect();
-    for pass in &PASSES {
+    for pass in PASSES {
         assert!(FAULTS.iter().any(|(of, ..)| *of == pass.name), "{} has no fault", pass.name);
     }
     for (pass, name, fault) in FAULTS {

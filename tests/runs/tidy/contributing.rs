@@ -54,13 +54,13 @@ const ADDITIONS: &[Addition] = &[
             "scatter_ordered",
         ],
         users: &[],
-        most: 20,
+        most: 17,
     },
     Addition {
         heading: "A fused kernel for GPUs",
         words: &["RowCall", "RowGroupDims", "row_call", "row_groups"],
         users: &[],
-        most: 28,
+        most: 17,
     },
     Addition {
         heading: "A backend",
@@ -291,8 +291,9 @@ fn called(item: &Item) -> String {
         Item::Trait(i) => i.ident.to_string(),
         Item::Type(i) => i.ident.to_string(),
         Item::Macro(m) => {
-            let name = m.mac.path.segments.last().map(|s| s.ident.to_string()).unwrap_or_default();
-            format!("{name}!")
+            // The macro that is defined, or called.
+            let called = m.mac.path.segments.last().map(|s| &s.ident);
+            m.ident.as_ref().or(called).map_or_else(String::new, |name| format!("{name}!"))
         }
         Item::Use(_) => "use".into(),
         _ => "item".into(),

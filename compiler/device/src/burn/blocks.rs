@@ -2,7 +2,6 @@
 
 use super::lower::{Lower, Named};
 use crate::error::LoweringError;
-use crate::kernels::Kernel;
 use crate::kernels::join::JoinCall;
 use crate::lowering::graph::{GraphBuilder, Val};
 use crate::lowering::local::Local;
@@ -11,7 +10,6 @@ use crate::stored::{extents, stored_as};
 use meshwright_plan::DType;
 use meshwright_plan::{Dim, Prim, Step};
 use std::ops::Range;
-use std::sync::Arc;
 
 /// A range of an array's axis, and where it begins in the result.
 struct BlockSource {
@@ -197,7 +195,7 @@ impl Lower<'_> {
         let call = JoinCall::new((&flat.shape, axis), (dtype, fill), &ranges)?;
         let read = sources.iter().map(|s| s.val).collect();
         let made = (flat.shape.clone(), stored_as(dtype));
-        self.graph.kernel(Kernel::Join(Arc::new(call)), read, [made]).pop()
+        self.graph.kernel(call, read, [made]).pop()
     }
 }
 

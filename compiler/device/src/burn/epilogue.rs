@@ -2,7 +2,6 @@
 
 use super::lower::Lower;
 use crate::error::LoweringError;
-use crate::kernels::Kernel;
 use crate::kernels::product::{BesideProduct, FactorDigits, ProductCall, relu_bits};
 use crate::lowering::contraction::{Contraction, MatrixProduct, contraction};
 use crate::lowering::graph::Val;
@@ -81,7 +80,7 @@ impl Lower<'_> {
             bits_of,
             beside: steps.beside,
         };
-        let made = self.graph.kernel(Kernel::Product(Arc::new(call)), inputs, outs);
+        let made = self.graph.kernel(call, inputs, outs);
         let slots = steps.written.iter().map(|o| TensorSlot::Buffer(o.buf)).chain(keeps);
         made.into_iter().zip(slots).for_each(|(val, slot)| self.graph.store(val, slot));
         Ok(())

@@ -2,13 +2,10 @@
 
 use super::lower::Lower;
 use crate::error::LoweringError;
-use crate::kernels::Kernel;
-use crate::kernels::fold::{FoldCall, FoldOperand};
+use crate::kernels::fold::{FoldCall, FoldCalls, FoldOperand};
 use crate::lowering::contraction::{Contraction, contraction};
 use crate::lowering::local::Local;
 use crate::passes::inlined::Inlined;
-use crate::slot::TensorSlot;
-use crate::stored::{extents, stored_as};
 use meshwright_plan::expr::{BinaryFn, Expr, Scalar};
 use meshwright_plan::{BufId, Computed, DType, Dim, Monoid, Operand, Prim, Step, square_scale};
 
@@ -27,18 +24,15 @@ impl Lower<'_> {
 
     /// Records independent steps as one launch.
     pub(crate) fn own_folds(&mut self, steps: &[&Step]) -> Result<(), LoweringError> {
-        let folds = steps.iter().map(|step| self.own_fold_of(step)).collect::<Result<Vec<_>, _>>()?;
         let (mut calls, mut reads, mut outs) = (vec![], vec![], vec![]);
-        for fold in folds.into_iter().flatten() {
-            calls.push(fold.call);
-            reads.extend(fold.reads.iter().map(|local| self.read(local).val));
-            outs.push(fold.out);
+        for step in steps {
+            if let Some(fold) = self.own_fold_of(step)? {
+                calls.push(fold.call);
+                reads.extend(fold.reads);
+                outs.push(fold.out);
+            }
         }
-        let shapes = outs.iter().map(|out| (extents(&out.shape), stored_as(out.dtype)));
-        let made = self.graph.kernel(Kernel::Fold(calls.into()), reads, shapes);
-        for (out, val) in outs.iter().zip(made) {
-            self.graph.store(val, TensorSlot::Buffer(out.buf));
-        }
+        self.record(FoldCalls(calls), &reads, &outs);
         Ok(())
     }
 

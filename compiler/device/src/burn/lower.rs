@@ -168,6 +168,21 @@ impl Lower<'_> {
         Ok((std::array::from_fn(|i| reads[i].clone()), std::array::from_fn(|i| writes[i].clone())))
     }
 
+    /// Records a kernel of buffers.
+    pub(crate) fn record<'l>(
+        &mut self,
+        kernel: impl Into<Kernel>,
+        reads: impl IntoIterator<Item = &'l Local>,
+        writes: &[Local],
+    ) {
+        let reads = reads.into_iter().map(|local| self.read(local).val).collect();
+        let outs = writes.iter().map(|out| (extents(&out.shape), stored_as(out.dtype)));
+        let made = self.graph.kernel(kernel, reads, outs);
+        for (out, val) in writes.iter().zip(made) {
+            self.graph.store(val, TensorSlot::Buffer(out.buf));
+        }
+    }
+
     /// A buffer's elements; of pairs the values.
     pub(crate) fn read(&mut self, local: &Local) -> Named {
         let dtype = stored_as(self.value_type(local.buf, local.dtype));

@@ -15,7 +15,6 @@ mod emit;
 mod epilogue;
 mod fold;
 mod functions;
-mod fused;
 mod index;
 mod int;
 mod lower;

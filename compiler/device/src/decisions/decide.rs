@@ -1,8 +1,11 @@
-//! The passes for devices in order, with a verifier after each that decides anything. A new pass is a file in `passes`, a field of [`Decisions`] and a row of [`PASSES`].
+//! The passes for devices in order, with a verifier after each that decides anything. A new pass is a file in `passes`, a field of [`Decisions`] and a row of [`PASSES`];
+//! one that finds what a fused kernel computes is in the folder of the kernel.
 
 use crate::decisions::Decisions;
+use crate::decisions::fused::FusedGroup;
 use crate::decisions::verify_decisions::{left, verify};
 use crate::error::{CompileError, LoweringError};
+use crate::kernels::table::kernels;
 use crate::lowering::Lowering;
 use crate::passes::attention_bits::AttentionBits;
 use crate::passes::epilogues::Epilogues;
@@ -10,10 +13,9 @@ use crate::passes::inlined::InlinedValues;
 use crate::passes::masks::Masks;
 use crate::passes::residuals::Residuals;
 use crate::passes::rounded_factors::rounded_buffers;
-use crate::passes::row_groups;
 use crate::passes::step_order::StepOrder;
 use crate::target::Target;
-use meshwright_plan::{BufId, Plan, Step};
+use meshwright_plan::{BufId, Plan};
 use meshwright_sorted::SortedSet;
 
 /// A pass over a Plan, which decides how a device computes its steps.
@@ -24,23 +26,32 @@ pub struct DevicePass {
     run: fn(&mut Lowering<'_>) -> bool,
 }
 
-/// Every pass in order.
-pub static PASSES: [DevicePass; 8] = [
-    DevicePass { name: "rounded_factors", run: rounded_factors },
-    DevicePass { name: "residuals", run: residuals },
-    DevicePass { name: "masks", run: masks },
-    DevicePass { name: "row_groups", run: row_groups },
-    DevicePass { name: "inlined", run: inlined },
-    DevicePass { name: "step_order", run: step_order },
-    DevicePass { name: "attention_bits", run: attention_bits },
-    DevicePass { name: "epilogues", run: epilogues },
-];
+macro_rules! passes {
+    ($($(#[$doc:meta])* $name:ident($call:ty) $(fuses $folder:ident::$pass:ident)?;)*) => {
+        /// Every pass in order. Those of fused kernels are named by their rows in the table of kernels.
+        pub static PASSES: &[DevicePass] = &[
+            DevicePass { name: "rounded_factors", run: rounded_factors },
+            DevicePass { name: "residuals", run: residuals },
+            DevicePass { name: "masks", run: masks },
+            $($(DevicePass {
+                name: stringify!($pass),
+                run: |lowering| fused(lowering, crate::kernels::$folder::$pass::groups),
+            },)?)*
+            DevicePass { name: "inlined", run: inlined },
+            DevicePass { name: "step_order", run: step_order },
+            DevicePass { name: "attention_bits", run: attention_bits },
+            DevicePass { name: "epilogues", run: epilogues },
+        ];
+    };
+}
+
+kernels!(passes);
 
 /// Runs all passes, and the verifier after each that decides anything if asked to. Gives the buffers that are live at the end of the Plan.
 pub(crate) fn decide(lowering: &mut Lowering<'_>, verified: bool) -> Result<SortedSet<BufId>, CompileError> {
     let failed = |step, problem| CompileError { step, source: LoweringError::Plan(problem) };
     let left = left(&lowering.uses).map_err(|(step, problem)| failed(step, problem))?;
-    for pass in &PASSES {
+    for pass in PASSES {
         if (pass.run)(lowering) && verified {
             verify(&lowering.uses, &lowering.decisions, &left).map_err(|(step, problem)| {
                 failed(step, format!("after the pass `{}`: {problem}", pass.name))
@@ -78,15 +89,9 @@ fn masks(lowering: &mut Lowering<'_>) -> bool {
     !lowering.decisions.masks.drawn_by.is_empty()
 }
 
-fn row_groups(lowering: &mut Lowering<'_>) -> bool {
-    // Steps that matmuls would compute if there were no groups.
-    let Decisions { residuals, masks, fused, inlined, .. } = &lowering.decisions;
-    let order = StepOrder::of(&lowering.uses, fused, inlined, lowering.graph.target.maps);
-    let taken = (residuals, masks, fused, inlined);
-    let all = Epilogues::of(&lowering.uses, taken, &order, |e| lowering.has_epilogue(e));
-    let beside = all.moved.keys().copied().collect();
-    let waits = |s: &Step| lowering.groups(s).is_some();
-    let found = row_groups::row_groups(&lowering.uses, (residuals, &beside), |g| lowering.fuses(g), waits);
+/// Adds the groups of a fused kernel.
+fn fused(lowering: &mut Lowering<'_>, groups: fn(&Lowering<'_>) -> Vec<FusedGroup>) -> bool {
+    let found = groups(lowering);
     let any = !found.is_empty();
     lowering.decisions.fused.extend(found);
     any

@@ -1,7 +1,9 @@
-//! Steps that are one kernel, whichever pass found them. Later passes, the verifier and the lowering read these groups and know
+//! Steps that are one kernel, whichever pass found them. Later passes, the verifier and the lowering read these groups, and know
 //! no kind of kernel.
 
-use meshwright_plan::{BufId, Dim};
+use crate::kernels::Kernel;
+use crate::lowering::local::Local;
+use meshwright_plan::BufId;
 use meshwright_sorted::{SortedMap, SortedSet};
 
 /// Steps that are one kernel.
@@ -14,30 +16,18 @@ pub struct FusedGroup {
     /// Values without other consumers.
     pub inner: SortedSet<BufId>,
     /// The kernel.
-    pub kernel: FusedKernel,
+    pub call: FusedCall,
 }
 
-/// Kinds of fused kernels, each with what its call needs besides the steps. The lowering has a row for each (`burn/fused.rs`).
+/// The kernel of a group, with its operands and its results.
 #[derive(Clone, Debug)]
-pub enum FusedKernel {
-    /// Steps along rows.
-    Rows(RowGroupDims),
-}
-
-/// Dims of steps along rows, in the order of the values that have all of them.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RowGroupDims {
-    /// Dims of the rows.
-    pub rows: Vec<Dim>,
-    /// Dims along a row.
-    pub along: Vec<Dim>,
-}
-
-impl RowGroupDims {
-    /// All dims.
-    pub fn dims(&self) -> Vec<Dim> {
-        [&self.rows[..], &self.along].concat()
-    }
+pub struct FusedCall {
+    /// The kernel.
+    pub kernel: Kernel,
+    /// Operands.
+    pub reads: Vec<Local>,
+    /// Results.
+    pub writes: Vec<Local>,
 }
 
 impl FusedGroup {

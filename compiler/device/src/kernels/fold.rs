@@ -1,5 +1,6 @@
 //! Descriptions of reductions.
 
+use super::call::KernelCall;
 use super::joint_walk::JointWalk;
 use super::scalar::ScalarProgram;
 use super::spread::FoldBlocks;
@@ -33,6 +34,24 @@ pub struct FoldCall {
     pub output: DType,
     /// The half type of operands and result; none if neither has one.
     pub half: Option<DType>,
+}
+
+/// Folds that do not depend on each other.
+#[derive(Clone, Debug)]
+pub struct FoldCalls(pub Vec<FoldCall>);
+
+impl KernelCall for FoldCalls {
+    const NAME: &'static str = "fold";
+    const BY_ELEMENTS: bool = true;
+
+    /// One for each signature, and another for the results of chunks.
+    fn starts(&self) -> u64 {
+        let cut = |c: &FoldCall| if c.is_cut() { DType::F32 } else { c.output };
+        let first = self.0.iter().map(|c| (c.half, cut(c)));
+        let second = self.0.iter().filter(|c| c.is_cut()).map(|c| (c.half, c.output));
+        let many = |of: SortedSet<(Option<DType>, DType)>| of.len() as u64;
+        many(first.collect()) + many(second.collect())
+    }
 }
 
 impl FoldCall {
@@ -71,14 +90,6 @@ impl FoldCall {
             return None;
         }
         Some(FoldCall { program, monoid, sizes, kept, operands, output, half })
-    }
-
-    /// Kernels of folds that do not depend on each other: one for each signature, and another for the results of chunks.
-    pub(super) fn starts(calls: &[FoldCall]) -> u64 {
-        let first = calls.iter().map(|c| (c.half, if c.is_cut() { DType::F32 } else { c.output }));
-        let second = calls.iter().filter(|c| c.is_cut()).map(|c| (c.half, c.output));
-        let many = |of: SortedSet<(Option<DType>, DType)>| of.len() as u64;
-        many(first.collect()) + many(second.collect())
     }
 
     /// Whether the fold is split into chunks, whose results a second kernel folds: if operands have no gaps, and are

@@ -1,5 +1,6 @@
 //! Descriptions of lookups and their transposes.
 
+use super::call::KernelCall;
 use super::dims::{WalkDim, counted};
 use super::fold::FoldCall;
 use super::spread::{CUBES, UNITS};
@@ -80,6 +81,22 @@ const ELEMENTS: usize = 4 * UNITS;
 /// Least entries of a chunk.
 const LEAST_ENTRIES: usize = 1024;
 
+impl KernelCall for IndexCall {
+    const NAME: &'static str = "look_up";
+}
+
+impl KernelCall for ScatterCall {
+    const NAME: &'static str = "scatter";
+
+    /// Entries are sorted and put in order first, or chunks of them are folded.
+    fn starts(&self) -> u64 {
+        match self.way {
+            ScatterWay::Ordered => 3,
+            ScatterWay::Each | ScatterWay::Rows { .. } => 1 + u64::from(self.fold.is_some()),
+        }
+    }
+}
+
 impl IndexCall {
     /// Describes a lookup from a table to entries of these dtypes; none if there is no kernel for it.
     pub fn new(dims: IndexDims, [table, entries]: [DType; 2]) -> Option<IndexCall> {
@@ -107,14 +124,6 @@ impl ScatterCall {
             _ => None,
         };
         Some(ScatterCall { index, way, fold })
-    }
-
-    /// Kernels of it: entries are sorted and put in order first, or chunks of them are folded.
-    pub(super) fn starts(&self) -> u64 {
-        match self.way {
-            ScatterWay::Ordered => 3,
-            ScatterWay::Each | ScatterWay::Rows { .. } => 1 + u64::from(self.fold.is_some()),
-        }
     }
 }
 

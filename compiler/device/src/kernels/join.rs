@@ -1,6 +1,9 @@
 //! Joins of ranges along a dim.
 
+use super::call::KernelCall;
 use super::map::{MapCall, MapOperand};
+use super::result::ResultMemory;
+use burn_ir::TensorIr;
 use meshwright_plan::DType;
 use meshwright_plan::expr::Expr;
 use std::ops::Range;
@@ -23,6 +26,15 @@ pub struct JoinPart {
     pub at: usize,
     /// Index of the input, and its range along the dim; none for a constant.
     pub from: Option<(usize, Range<usize>)>,
+}
+
+impl KernelCall for JoinCall {
+    const NAME: &'static str = "join";
+    const BY_ELEMENTS: bool = true;
+
+    fn result_memory(&self, results: &[TensorIr]) -> ResultMemory {
+        ResultMemory::given(results, true)
+    }
 }
 
 impl JoinCall {

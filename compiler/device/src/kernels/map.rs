@@ -1,10 +1,14 @@
 //! Descriptions of element-wise kernels.
 
+use super::call::KernelCall;
 use super::random::RandomBlock;
+use super::result::{GivenResult, ResultMemory};
 use super::scalar::ScalarProgram;
 use crate::stored::stored_as;
+use burn_ir::TensorIr;
 use meshwright_plan::DType;
 use meshwright_plan::expr::{Expr, Reg};
+use meshwright_sorted::SortedSet;
 use std::ops::Range;
 
 /// An operand of an element-wise step.
@@ -38,6 +42,33 @@ pub struct MapCall {
     pub over: Vec<Vec<usize>>,
     /// The half type of operands and results; none if the step has none.
     pub half: Option<DType>,
+}
+
+/// Element-wise steps that do not depend on each other.
+#[derive(Clone, Debug)]
+pub struct MapCalls(pub Vec<MapCall>);
+
+impl KernelCall for MapCalls {
+    const NAME: &'static str = "map";
+    const BY_ELEMENTS: bool = true;
+
+    /// Steps are one kernel where they share a signature.
+    fn starts(&self) -> u64 {
+        self.0.iter().map(|c| c.half).collect::<SortedSet<_>>().len() as u64
+    }
+
+    fn result_memory(&self, _: &[TensorIr]) -> ResultMemory {
+        let (mut first, mut all) = (0, vec![]);
+        for call in &self.0 {
+            let result = |over: &Vec<usize>| GivenResult {
+                over: over.iter().map(|i| first + i).collect(),
+                gaps: true,
+            };
+            all.extend(call.over.iter().map(result));
+            first += call.tensors();
+        }
+        ResultMemory::Given(all)
+    }
 }
 
 impl MapCall {

@@ -1,9 +1,11 @@
 //! Matmuls with an epilogue: a function of their elements before they are written, or sums of a factor.
 
+use super::call::{CallWork, KernelCall};
 use super::fold::FoldCall;
 use super::map::MapCall;
-use crate::passes::epilogues::ProductFunction;
+use super::result::{GivenResult, ResultMemory};
 use burn_backend::DType as BurnType;
+use burn_ir::TensorIr;
 use std::sync::Arc;
 
 /// How many digits of factors in `f32` count.
@@ -21,6 +23,17 @@ impl FactorDigits {
     pub(super) fn name(self, all: &'static str, tf32: &'static str) -> &'static str {
         if self == FactorDigits::Tf32 { tf32 } else { all }
     }
+}
+
+/// Function of the elements of a product, after a bias.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProductFunction {
+    /// The element itself.
+    Identity,
+    /// `max(x, 0)`.
+    Relu,
+    /// The approximation of `gelu` by `tanh` (Hendrycks & Gimpel 2016, section 2).
+    GeluTanh,
 }
 
 /// A matmul with an epilogue. Its operands are the factors as matrices, a bias or bits if there are any, and the other
@@ -85,6 +98,30 @@ pub enum BesideProduct {
         /// Kernel of the sums alone; one element.
         fold: Arc<[FoldCall]>,
     },
+}
+
+impl KernelCall for ProductCall {
+    const NAME: &'static str = "product";
+
+    fn name(&self) -> &'static str {
+        self.digits.name(Self::NAME, "product_tf32")
+    }
+
+    fn result_memory(&self, results: &[TensorIr]) -> ResultMemory {
+        // Rows of the product itself may have gaps, where they are one dim.
+        let whole = |of: &TensorIr| of.shape.to_vec().last() == Some(&self.matrices[1]);
+        let given = |(k, of)| GivenResult { over: vec![], gaps: k == 0 && whole(of) };
+        ResultMemory::Given(results.iter().enumerate().map(given).collect())
+    }
+
+    fn work(&self) -> CallWork {
+        match self.beside {
+            BesideProduct::FactorSums { right, .. } => {
+                CallWork { summed: Some(usize::from(right)), ..CallWork::default() }
+            }
+            _ => CallWork::default(),
+        }
+    }
 }
 
 /// Alignment of a row of `relu` bits (`CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD`).

@@ -1,5 +1,6 @@
 //! Memory of the results of kernels.
 
+use burn_ir::TensorIr;
 use meshwright_plan::Dim;
 
 /// Source of the memory of an operation's results.
@@ -24,4 +25,11 @@ pub struct GivenResult {
     pub over: Vec<usize>,
     /// Whether long rows may have gaps between them.
     pub gaps: bool,
+}
+
+impl ResultMemory {
+    /// Memory of its own for each result, with or without gaps between rows.
+    pub(crate) fn given(results: &[TensorIr], gaps: bool) -> ResultMemory {
+        ResultMemory::Given(vec![GivenResult { over: vec![], gaps }; results.len()])
+    }
 }

@@ -1,5 +1,6 @@
 //! Descriptions of kernels with windows.
 
+use super::call::KernelCall;
 use super::dims::{WalkDim, counted};
 use super::fold::FoldCall;
 use super::spread::CUBES;
@@ -177,6 +178,10 @@ pub(crate) struct ConvolveDims {
     pub steps: Vec<WalkDim>,
 }
 
+impl KernelCall for ConvolveCall {
+    const NAME: &'static str = "convolve";
+}
+
 impl ConvolveCall {
     /// Describes a convolution; none if there is no kernel for it. `has_tensor_cores` says whether the device multiplies half types on them, and `out`
     /// is the shape of the result.
@@ -231,6 +236,10 @@ pub struct PoolCall {
     pub slides: Vec<WindowSlide>,
     /// The computation.
     pub work: PoolWork,
+}
+
+impl KernelCall for PoolCall {
+    const NAME: &'static str = "pool";
 }
 
 impl PoolCall {

@@ -6,6 +6,7 @@ use crate::collective::Prepared;
 use crate::collective::lower::{Arrival, pack, unpack};
 use crate::decisions::decide::decide;
 use crate::decisions::def_use::ended;
+use crate::decisions::fused::FusedCall;
 use crate::decisions::{Decisions, Role};
 use crate::error::{CompileError, LoweringError};
 use crate::iteration::MOST_NESTED;
@@ -181,7 +182,10 @@ impl ProgramBuilder<'_> {
             }
             Role::Residual(how) => self.residual(index, step, how, ending),
             Role::Epilogue => self.epilogue(index, ending),
-            Role::Group => self.fused_group(index, &ending),
+            Role::Group => {
+                self.fused_group(index, &ending);
+                Ok(())
+            }
             Role::Single => self.single(index, step, ending),
         }
     }
@@ -243,14 +247,14 @@ impl ProgramBuilder<'_> {
     }
 
     /// The kernel of a fused group, at the position of its last step.
-    fn fused_group(&mut self, index: usize, ending: &[TensorSlot]) -> Result<(), LoweringError> {
-        let Some(group) = self.lowering.decisions.fused.at.get(&index).cloned() else { return Ok(()) };
-        self.lowering.fused(&group)?;
+    fn fused_group(&mut self, index: usize, ending: &[TensorSlot]) {
+        let Some(group) = self.lowering.decisions.fused.at.get(&index).cloned() else { return };
+        let FusedCall { kernel, reads, writes } = group.call;
+        self.lowering.record(kernel, &reads, &writes);
         if group.steps.len() > 1 {
             self.groups.insert(index, group.steps);
         }
         self.finish_step(index, ending);
-        Ok(())
     }
 
     /// A matmul with its epilogue, which is a step of its own in the Plan.

@@ -161,13 +161,13 @@ impl GraphBuilder {
     /// A kernel with results of these shapes and dtypes.
     pub(crate) fn kernel(
         &mut self,
-        kernel: Kernel,
+        kernel: impl Into<Kernel>,
         inputs: Vec<Val>,
         outs: impl IntoIterator<Item = (Vec<usize>, BurnType)>,
     ) -> Vec<Val> {
         let outs: Vec<Val> =
             outs.into_iter().map(|(shape, dtype)| self.value(shape, dtype, None, false)).collect();
-        self.nodes.push(GraphNode { what: NodeKind::Kernel(kernel), inputs, outs: outs.clone() });
+        self.nodes.push(GraphNode { what: NodeKind::Kernel(kernel.into()), inputs, outs: outs.clone() });
         outs
     }
 

@@ -10,6 +10,7 @@ use super::residuals::Residuals;
 use super::step_order::StepOrder;
 use crate::decisions::def_use::DefUse;
 use crate::decisions::fused::FusedGroups;
+use crate::kernels::product::ProductFunction;
 use meshwright_plan::expr::{BinaryFn, Expr, Reg, Scalar, UnaryFn};
 use meshwright_plan::{BufId, DType, Monoid, Prim};
 use meshwright_sorted::{SortedMap, SortedSet};
@@ -95,17 +96,6 @@ pub enum EpilogueKind {
         /// Index of the factor among the operands of the matmul.
         factor: usize,
     },
-}
-
-/// Function of the elements after a bias.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ProductFunction {
-    /// The element itself.
-    Identity,
-    /// `max(x, 0)`.
-    Relu,
-    /// The approximation of `gelu` by `tanh` (Hendrycks & Gimpel 2016, section 2).
-    GeluTanh,
 }
 
 /// The epilogues of a Plan.

@@ -7,5 +7,4 @@ pub mod inlined;
 pub mod masks;
 pub mod residuals;
 pub mod rounded_factors;
-pub mod row_groups;
 pub mod step_order;

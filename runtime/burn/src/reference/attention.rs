@@ -2,8 +2,10 @@
 
 use super::scalar::{computed, drawn, joined, rounded};
 use super::values::{RefTensor, positions, row_major};
+use super::{Reference, other_operands};
 use meshwright_device::KernelError;
-use meshwright_device::kernels::attention::{AttentionCall, DECIDED};
+use meshwright_device::kernels::attention::{AttentionCall, AttentionDraws, DECIDED};
+use meshwright_device::kernels::call::Computes;
 use meshwright_exec::backend::RngState;
 use meshwright_plan::{AttentionOperands, AttentionPart, Monoid};
 
@@ -29,19 +31,23 @@ impl Draw {
     }
 }
 
-/// The truth values that an attention draws ahead: a bit for each score, in the order of the scores, draw after draw.
-pub(super) fn draws(call: &AttentionCall, rng: RngState, out: &mut RefTensor) -> Result<(), KernelError> {
-    let draws = all_draws(call, rng)?;
-    let scores: usize = call.sizes.iter().product();
-    for (which, draw) in draws.iter().enumerate() {
-        for (number, position) in positions(&call.sizes).enumerate() {
-            let bit = which * scores + number;
-            if draw.at(&position) != 0.0 {
-                out.numbers[bit / 32] += f64::from(1_u32 << (bit % 32));
+impl Computes<AttentionDraws> for Reference<'_> {
+    /// A bit for each score, in the order of the scores, draw after draw.
+    fn compute(self, draws: &AttentionDraws) -> Result<(), KernelError> {
+        let Reference { rng, outputs: [out], .. } = self else { return Err(other_operands()) };
+        let call = &draws.0;
+        let draws = all_draws(call, rng)?;
+        let scores: usize = call.sizes.iter().product();
+        for (which, draw) in draws.iter().enumerate() {
+            for (number, position) in positions(&call.sizes).enumerate() {
+                let bit = which * scores + number;
+                if draw.at(&position) != 0.0 {
+                    out.numbers[bit / 32] += f64::from(1_u32 << (bit % 32));
+                }
             }
         }
+        Ok(())
     }
-    Ok(())
 }
 
 /// An attention whose operands are there.
@@ -92,61 +98,58 @@ impl InputPlaces {
     }
 }
 
-/// The results of an attention.
-pub(super) fn attention(
-    call: &AttentionCall,
-    rng: RngState,
-    inputs: &[RefTensor],
-    outputs: &mut [RefTensor],
-) -> Result<(), KernelError> {
-    let lacking = || KernelError::Count { expected: 3, found: inputs.len() };
-    let (table, inputs) = inputs.split_last().ok_or_else(lacking)?;
-    let is_ahead = call.words_ahead() > 0;
-    let ahead = inputs.last().filter(|_| is_ahead);
-    let draws = if is_ahead { vec![] } else { all_draws(call, rng)? };
-    let run = Attention { call, inputs, at: InputPlaces::of(call), draws, ahead, table };
-    let (queries, keys) = call.sizes.split_at(call.sizes.len() - 1);
-    let keys = keys[0];
-    for query in positions(queries) {
-        let position = |key| [query.clone(), vec![key]].concat();
-        let positions: Vec<Vec<usize>> = (0..keys).map(position).collect();
-        let scores: Vec<Score> = positions.iter().map(|p| run.score(p)).collect();
-        let [before, sum_before] = match run.at.before {
-            Some([max, sum, _]) => [max, sum].map(|i| run.of_query(i, &position(0))),
-            None => [f64::NEG_INFINITY, 0.0],
-        };
-        let greatest = || scores.iter().fold(before, |m, s| joined(Monoid::Max, m, s.score));
-        let max = run.at.max.map_or_else(greatest, |i| run.of_query(i, &position(0)));
-        // Relative to which weights are: a row without scores has none, and `-inf` is no number to be relative to.
-        let shift = if max == f64::NEG_INFINITY { 0.0 } else { max };
-        let kept = (before - shift).exp();
-        let sum = scores.iter().map(|s| (s.score - shift).exp()).sum::<f64>() + sum_before * kept;
-        // Without keys there is no maximum, and the result is NaN.
-        for ((part, of), out) in call.parts.iter().zip(&call.outputs).zip(outputs.iter_mut()) {
-            let place = run.place(&of.dims, &position(0), out);
-            match part {
-                AttentionPart::Max => out.numbers[place] = max,
-                AttentionPart::Sum => out.numbers[place] = sum,
-                AttentionPart::Result if keys == 0 => out.numbers[place..][..call.values].fill(f64::NAN),
-                AttentionPart::Values | AttentionPart::Result => {
-                    let Some([.., values]) = run.at.before else { continue };
-                    let scale = if *part == AttentionPart::Result { kept / sum } else { kept };
-                    let own = run.own(values, &position(0));
-                    out.numbers[place..].iter_mut().zip(own).for_each(|(sum, x)| *sum += scale * x);
-                }
-                _ => {}
-            }
-        }
-        for (position, score) in positions.iter().zip(&scores) {
-            let weight = (score.score - shift).exp();
+impl Computes<AttentionCall> for Reference<'_> {
+    fn compute(self, call: &AttentionCall) -> Result<(), KernelError> {
+        let Reference { rng, inputs, outputs } = self;
+        let lacking = || KernelError::Count { expected: 3, found: inputs.len() };
+        let (table, inputs) = inputs.split_last().ok_or_else(lacking)?;
+        let is_ahead = call.words_ahead() > 0;
+        let ahead = inputs.last().filter(|_| is_ahead);
+        let draws = if is_ahead { vec![] } else { all_draws(call, rng)? };
+        let run = Attention { call, inputs, at: InputPlaces::of(call), draws, ahead, table };
+        let (queries, keys) = call.sizes.split_at(call.sizes.len() - 1);
+        let keys = keys[0];
+        for query in positions(queries) {
+            let position = |key| [query.clone(), vec![key]].concat();
+            let positions: Vec<Vec<usize>> = (0..keys).map(position).collect();
+            let scores: Vec<Score> = positions.iter().map(|p| run.score(p)).collect();
+            let [before, sum_before] = match run.at.before {
+                Some([max, sum, _]) => [max, sum].map(|i| run.of_query(i, &position(0))),
+                None => [f64::NEG_INFINITY, 0.0],
+            };
+            let greatest = || scores.iter().fold(before, |m, s| joined(Monoid::Max, m, s.score));
+            let max = run.at.max.map_or_else(greatest, |i| run.of_query(i, &position(0)));
+            // Relative to which weights are: a row without scores has none, and `-inf` is no number to be relative to.
+            let shift = if max == f64::NEG_INFINITY { 0.0 } else { max };
+            let kept = (before - shift).exp();
+            let sum = scores.iter().map(|s| (s.score - shift).exp()).sum::<f64>() + sum_before * kept;
+            // Without keys there is no maximum, and the result is NaN.
             for ((part, of), out) in call.parts.iter().zip(&call.outputs).zip(outputs.iter_mut()) {
-                let place = run.place(&of.dims, position, out);
-                let own = out.shape.last().copied().unwrap_or(1);
-                run.add(*part, (position, score), [sum, weight], &mut out.numbers[place..place + own]);
+                let place = run.place(&of.dims, &position(0), out);
+                match part {
+                    AttentionPart::Max => out.numbers[place] = max,
+                    AttentionPart::Sum => out.numbers[place] = sum,
+                    AttentionPart::Result if keys == 0 => out.numbers[place..][..call.values].fill(f64::NAN),
+                    AttentionPart::Values | AttentionPart::Result => {
+                        let Some([.., values]) = run.at.before else { continue };
+                        let scale = if *part == AttentionPart::Result { kept / sum } else { kept };
+                        let own = run.own(values, &position(0));
+                        out.numbers[place..].iter_mut().zip(own).for_each(|(sum, x)| *sum += scale * x);
+                    }
+                    _ => {}
+                }
+            }
+            for (position, score) in positions.iter().zip(&scores) {
+                let weight = (score.score - shift).exp();
+                for ((part, of), out) in call.parts.iter().zip(&call.outputs).zip(outputs.iter_mut()) {
+                    let place = run.place(&of.dims, position, out);
+                    let own = out.shape.last().copied().unwrap_or(1);
+                    run.add(*part, (position, score), [sum, weight], &mut out.numbers[place..place + own]);
+                }
             }
         }
+        Ok(())
     }
-    Ok(())
 }
 
 /// A score, with its derivative by the product of query and key, and the factor of its weight.

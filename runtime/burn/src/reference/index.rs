@@ -1,8 +1,11 @@
 //! Lookups and their transposes.
 
 use super::values::{RefTensor, positions};
+use super::{Reference, other_operands};
+use meshwright_device::KernelError;
+use meshwright_device::kernels::call::Computes;
 use meshwright_device::kernels::dims::WalkDim;
-use meshwright_device::kernels::index::IndexCall;
+use meshwright_device::kernels::index::{IndexCall, ScatterCall};
 
 /// A position along outer dims, entries and columns, and the axes of a tensor.
 struct IndexPlaces<'a> {
@@ -42,20 +45,28 @@ impl IndexPlaces<'_> {
     }
 }
 
-/// The entries that a table has; 0 where the device does not hold a row.
-pub(super) fn look_up(call: &IndexCall, inputs: &[RefTensor], out: &mut RefTensor) {
-    let places = IndexPlaces::new(call).each([&inputs[0], out], &inputs[1..]);
-    for (entry, row) in places {
-        out.numbers[entry] = row.map_or(0.0, |row| inputs[0].numbers[row]);
+impl Computes<IndexCall> for Reference<'_> {
+    /// The entries that a table has; 0 where the device does not hold a row.
+    fn compute(self, call: &IndexCall) -> Result<(), KernelError> {
+        let Reference { inputs, outputs: [out], .. } = self else { return Err(other_operands()) };
+        let places = IndexPlaces::new(call).each([&inputs[0], out], &inputs[1..]);
+        for (entry, row) in places {
+            out.numbers[entry] = row.map_or(0.0, |row| inputs[0].numbers[row]);
+        }
+        Ok(())
     }
 }
 
-/// The sums of the entries of each row.
-pub(super) fn scatter(call: &IndexCall, inputs: &[RefTensor], out: &mut RefTensor) {
-    let places = IndexPlaces::new(call).each([out, &inputs[0]], &inputs[1..]);
-    for (entry, row) in places {
-        if let Some(row) = row {
-            out.numbers[row] += inputs[0].numbers[entry];
+impl Computes<ScatterCall> for Reference<'_> {
+    /// The sums of the entries of each row.
+    fn compute(self, call: &ScatterCall) -> Result<(), KernelError> {
+        let Reference { inputs, outputs: [out], .. } = self else { return Err(other_operands()) };
+        let places = IndexPlaces::new(&call.index).each([out, &inputs[0]], &inputs[1..]);
+        for (entry, row) in places {
+            if let Some(row) = row {
+                out.numbers[row] += inputs[0].numbers[entry];
+            }
         }
+        Ok(())
     }
 }

@@ -2,9 +2,11 @@
 
 use super::scalar::{computed, drawn};
 use super::values::{RefTensor, positions, row_major};
+use super::{Reference, other_operands};
 use meshwright_device::KernelError;
+use meshwright_device::kernels::call::Computes;
 use meshwright_device::kernels::join::JoinCall;
-use meshwright_device::kernels::map::{MapCall, MapOperand};
+use meshwright_device::kernels::map::{MapCall, MapCalls, MapOperand};
 use meshwright_exec::backend::RngState;
 
 /// Operands of a kernel over some dims.
@@ -47,8 +49,14 @@ impl<'a> StepInputs<'a> {
     }
 }
 
+impl Computes<MapCalls> for Reference<'_> {
+    fn compute(self, calls: &MapCalls) -> Result<(), KernelError> {
+        maps(&calls.0, self.rng, self.inputs, self.outputs)
+    }
+}
+
 /// Element-wise steps.
-pub(super) fn maps(
+fn maps(
     calls: &[MapCall],
     rng: RngState,
     inputs: &[RefTensor],
@@ -67,29 +75,27 @@ pub(super) fn maps(
     Ok(())
 }
 
-/// Ranges of tensors, one after the other.
-pub(super) fn join(
-    call: &JoinCall,
-    rng: RngState,
-    inputs: &[RefTensor],
-    out: &mut RefTensor,
-) -> Result<(), KernelError> {
-    for part in &call.parts {
-        let of_part: Option<RefTensor> = part.from.as_ref().map(|(which, range)| {
-            let mut taken = RefTensor::zeros(part.map.sizes.clone());
+impl Computes<JoinCall> for Reference<'_> {
+    fn compute(self, call: &JoinCall) -> Result<(), KernelError> {
+        let Reference { rng, inputs, outputs: [out] } = self else { return Err(other_operands()) };
+        for part in &call.parts {
+            let of_part: Option<RefTensor> = part.from.as_ref().map(|(which, range)| {
+                let mut taken = RefTensor::zeros(part.map.sizes.clone());
+                for (number, mut position) in positions(&part.map.sizes).enumerate() {
+                    position[call.axis] += range.start;
+                    let place = row_major(&inputs[*which].shape, &position);
+                    taken.numbers[number] = inputs[*which].numbers[place];
+                }
+                taken
+            });
+            let mut made = [RefTensor::zeros(part.map.sizes.clone())];
+            maps(std::slice::from_ref(&part.map), rng, of_part.as_slice(), &mut made)?;
             for (number, mut position) in positions(&part.map.sizes).enumerate() {
-                position[call.axis] += range.start;
-                taken.numbers[number] = inputs[*which].numbers[row_major(&inputs[*which].shape, &position)];
+                position[call.axis] += part.at;
+                let place = row_major(&out.shape, &position);
+                out.numbers[place] = made[0].numbers[number];
             }
-            taken
-        });
-        let mut made = [RefTensor::zeros(part.map.sizes.clone())];
-        maps(std::slice::from_ref(&part.map), rng, of_part.as_slice(), &mut made)?;
-        for (number, mut position) in positions(&part.map.sizes).enumerate() {
-            position[call.axis] += part.at;
-            let place = row_major(&out.shape, &position);
-            out.numbers[place] = made[0].numbers[number];
         }
+        Ok(())
     }
-    Ok(())
 }

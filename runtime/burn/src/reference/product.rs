@@ -1,57 +1,64 @@
 //! Matrix products with an epilogue.
 
-use super::values::RefTensor;
-use meshwright_device::kernels::product::{BesideProduct, ProductCall};
-use meshwright_device::passes::epilogues::ProductFunction;
+use super::{Reference, other_operands};
+use meshwright_device::KernelError;
+use meshwright_device::kernels::call::Computes;
+use meshwright_device::kernels::product::{BesideProduct, ProductCall, ProductFunction};
 use meshwright_plan::expr::UnaryFn;
 
-/// Results: of the epilogue, then its second result.
-pub(super) fn product(call: &ProductCall, inputs: &[RefTensor], outputs: &mut [RefTensor]) {
-    let [left, right, rest @ ..] = inputs else { return };
-    let [rows, columns] = call.matrices;
-    let steps = left.numbers.len() / rows;
-    let mut sums = vec![0.0; rows * columns];
-    for row in 0..rows {
-        for step in 0..steps {
-            let x = left.numbers[row * steps + step];
-            let of_row = &mut sums[row * columns..][..columns];
-            of_row.iter_mut().zip(&right.numbers[step * columns..]).for_each(|(sum, y)| *sum += x * y);
-        }
-    }
-    let bias = rest.first().filter(|_| call.biased);
-    let biased: Vec<f64> =
-        sums.iter().enumerate().map(|(i, x)| x + bias.map_or(0.0, |b| b.numbers[i % columns])).collect();
-    match &call.beside {
-        BesideProduct::Map { function, .. } => {
-            outputs[0].numbers = biased.iter().map(|x| applied(*function, *x)).collect();
-            if call.keeps_bits {
-                let bits = &mut outputs[1].numbers;
-                biased
-                    .iter()
-                    .enumerate()
-                    .for_each(|(i, x)| set(bits, (i / columns, i % columns), rows, *x > 0.0));
+impl Computes<ProductCall> for Reference<'_> {
+    /// Results: of the epilogue, then its second result.
+    fn compute(self, call: &ProductCall) -> Result<(), KernelError> {
+        let Reference { inputs: [left, right, rest @ ..], outputs, .. } = self else {
+            return Err(other_operands());
+        };
+        let [rows, columns] = call.matrices;
+        let steps = left.numbers.len() / rows;
+        let mut sums = vec![0.0; rows * columns];
+        for row in 0..rows {
+            for step in 0..steps {
+                let x = left.numbers[row * steps + step];
+                let of_row = &mut sums[row * columns..][..columns];
+                of_row.iter_mut().zip(&right.numbers[step * columns..]).for_each(|(sum, y)| *sum += x * y);
             }
         }
-        BesideProduct::GeluKeeping { .. } => {
-            outputs[0].numbers = biased.iter().map(|x| applied(ProductFunction::GeluTanh, *x)).collect();
-            outputs[1].numbers = biased;
-        }
-        BesideProduct::ReluGrad { .. } => {
-            let through = |i: usize| is_set(&rest[0].numbers, (i / columns, i % columns), rows);
-            outputs[0].numbers =
-                sums.iter().enumerate().map(|(i, x)| if through(i) { *x } else { 0.0 }).collect();
-        }
-        BesideProduct::GeluGrad { .. } => {
-            outputs[0].numbers = sums.iter().zip(&rest[0].numbers).map(|(dy, x)| dy * slope(*x)).collect();
-        }
-        BesideProduct::FactorSums { right: of_right, .. } => {
-            let folded = &mut outputs[1].numbers;
-            let (factor, kept) = if *of_right { (right, columns) } else { (left, rows) };
-            for (i, x) in factor.numbers.iter().enumerate() {
-                folded[if *of_right { i % kept } else { i / steps }] += x;
+        let bias = rest.first().filter(|_| call.biased);
+        let biased: Vec<f64> =
+            sums.iter().enumerate().map(|(i, x)| x + bias.map_or(0.0, |b| b.numbers[i % columns])).collect();
+        match &call.beside {
+            BesideProduct::Map { function, .. } => {
+                outputs[0].numbers = biased.iter().map(|x| applied(*function, *x)).collect();
+                if call.keeps_bits {
+                    let bits = &mut outputs[1].numbers;
+                    biased
+                        .iter()
+                        .enumerate()
+                        .for_each(|(i, x)| set(bits, (i / columns, i % columns), rows, *x > 0.0));
+                }
             }
-            outputs[0].numbers = sums;
+            BesideProduct::GeluKeeping { .. } => {
+                outputs[0].numbers = biased.iter().map(|x| applied(ProductFunction::GeluTanh, *x)).collect();
+                outputs[1].numbers = biased;
+            }
+            BesideProduct::ReluGrad { .. } => {
+                let through = |i: usize| is_set(&rest[0].numbers, (i / columns, i % columns), rows);
+                outputs[0].numbers =
+                    sums.iter().enumerate().map(|(i, x)| if through(i) { *x } else { 0.0 }).collect();
+            }
+            BesideProduct::GeluGrad { .. } => {
+                outputs[0].numbers =
+                    sums.iter().zip(&rest[0].numbers).map(|(dy, x)| dy * slope(*x)).collect();
+            }
+            BesideProduct::FactorSums { right: of_right, .. } => {
+                let folded = &mut outputs[1].numbers;
+                let (factor, kept) = if *of_right { (right, columns) } else { (left, rows) };
+                for (i, x) in factor.numbers.iter().enumerate() {
+                    folded[if *of_right { i % kept } else { i / steps }] += x;
+                }
+                outputs[0].numbers = sums;
+            }
         }
+        Ok(())
     }
 }
 

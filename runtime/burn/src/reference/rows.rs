@@ -1,12 +1,13 @@
 //! Row groups, pass by pass.
 
+use super::Reference;
 use super::maps::StepInputs;
 use super::scalar::{computed, joined, nothing, rounded};
 use super::values::{RefTensor, positions, row_major};
 use meshwright_device::KernelError;
+use meshwright_device::kernels::call::Computes;
 use meshwright_device::kernels::rows::passes::{RowPart, RowSource, RowTarget};
 use meshwright_device::kernels::rows::{ResultOf, RowCall};
-use meshwright_exec::backend::RngState;
 
 /// State of a row.
 struct RowState {
@@ -23,36 +24,33 @@ struct RowRun<'a> {
     operands: StepInputs<'a>,
 }
 
-/// All rows of a group.
-pub(super) fn rows(
-    call: &RowCall,
-    rng: RngState,
-    inputs: &[RefTensor],
-    outputs: &mut [RefTensor],
-) -> Result<(), KernelError> {
-    let operands = StepInputs::new(&call.operands, rng, &mut inputs.iter())?;
-    let group = RowRun { call, operands };
-    let (of_rows, along) = call.sizes.split_at(call.rows);
-    let length: usize = along.iter().product();
-    for row in positions(of_rows) {
-        let none: Vec<f64> = call.folds.iter().map(|monoid| nothing(*monoid)).collect();
-        let mut known = RowState {
-            values: vec![0.0; call.values],
-            folds: none.clone(),
-            folding: none,
-            held: vec![vec![0.0; call.held]; length],
-        };
-        for pass in &call.passes {
-            let first = [row.clone(), vec![0; along.len()]].concat();
-            group.part(&pass.row, &first, (&mut known, None), outputs);
-            for (element, position) in positions(along).enumerate() {
-                let position = [row.clone(), position].concat();
-                group.part(&pass.elements, &position, (&mut known, Some(element)), outputs);
+impl Computes<RowCall> for Reference<'_> {
+    fn compute(self, call: &RowCall) -> Result<(), KernelError> {
+        let Reference { rng, inputs, outputs } = self;
+        let operands = StepInputs::new(&call.operands, rng, &mut inputs.iter())?;
+        let group = RowRun { call, operands };
+        let (of_rows, along) = call.sizes.split_at(call.rows);
+        let length: usize = along.iter().product();
+        for row in positions(of_rows) {
+            let none: Vec<f64> = call.folds.iter().map(|monoid| nothing(*monoid)).collect();
+            let mut known = RowState {
+                values: vec![0.0; call.values],
+                folds: none.clone(),
+                folding: none,
+                held: vec![vec![0.0; call.held]; length],
+            };
+            for pass in &call.passes {
+                let first = [row.clone(), vec![0; along.len()]].concat();
+                group.part(&pass.row, &first, (&mut known, None), outputs);
+                for (element, position) in positions(along).enumerate() {
+                    let position = [row.clone(), position].concat();
+                    group.part(&pass.elements, &position, (&mut known, Some(element)), outputs);
+                }
+                known.folds.clone_from(&known.folding);
             }
-            known.folds.clone_from(&known.folding);
         }
+        Ok(())
     }
-    Ok(())
 }
 
 impl RowRun<'_> {

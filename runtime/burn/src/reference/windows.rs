@@ -1,6 +1,9 @@
 //! Convolutions and pools.
 
 use super::values::{RefTensor, positions};
+use super::{Reference, other_operands};
+use meshwright_device::KernelError;
+use meshwright_device::kernels::call::Computes;
 use meshwright_device::kernels::dims::WalkDim;
 use meshwright_device::kernels::windows::{ConvolveCall, PoolCall, PoolWork, WindowSlide};
 use meshwright_plan::Monoid;
@@ -32,26 +35,31 @@ fn covered(
     Some(x.place(&axes, &at))
 }
 
-/// Sums of products in which windows slide.
-pub(super) fn convolve(call: &ConvolveCall, inputs: &[RefTensor], out: &mut RefTensor) {
-    let [x, kernel] = inputs else { return };
-    let result: Vec<&WalkDim> = call.groups.iter().chain(&call.rows).chain(&call.columns).collect();
-    let all: Vec<&WalkDim> = result.iter().copied().chain(&call.steps).collect();
-    let (of_x, of_kernel) = (axes(all.iter().copied(), 0), axes(all.iter().copied(), 1));
-    let of_out = axes(result.iter().copied(), 2);
-    let (groups, rows) = (call.groups.len(), call.rows.len());
-    let all_sizes: Vec<usize> = result.iter().map(|dim| dim.size).collect();
-    for at in positions(&all_sizes) {
-        let mut sum = 0.0;
-        for step in positions(&sizes(&call.steps)) {
-            let position = [at.clone(), step.clone()].concat();
-            let row = &at[groups..groups + rows];
-            if let Some(place) = covered(x, (&of_x, &position), &call.slides, (row, &step)) {
-                sum += x.numbers[place] * kernel.at(&of_kernel, &position);
+impl Computes<ConvolveCall> for Reference<'_> {
+    /// Sums of products in which windows slide.
+    fn compute(self, call: &ConvolveCall) -> Result<(), KernelError> {
+        let Reference { inputs: [x, kernel], outputs: [out], .. } = self else {
+            return Err(other_operands());
+        };
+        let result: Vec<&WalkDim> = call.groups.iter().chain(&call.rows).chain(&call.columns).collect();
+        let all: Vec<&WalkDim> = result.iter().copied().chain(&call.steps).collect();
+        let (of_x, of_kernel) = (axes(all.iter().copied(), 0), axes(all.iter().copied(), 1));
+        let of_out = axes(result.iter().copied(), 2);
+        let (groups, rows) = (call.groups.len(), call.rows.len());
+        let all_sizes: Vec<usize> = result.iter().map(|dim| dim.size).collect();
+        for at in positions(&all_sizes) {
+            let mut sum = 0.0;
+            for step in positions(&sizes(&call.steps)) {
+                let position = [at.clone(), step.clone()].concat();
+                let row = &at[groups..groups + rows];
+                if let Some(place) = covered(x, (&of_x, &position), &call.slides, (row, &step)) {
+                    sum += x.numbers[place] * kernel.at(&of_kernel, &position);
+                }
             }
+            let place = out.place(&of_out, &at);
+            out.numbers[place] = sum;
         }
-        let place = out.place(&of_out, &at);
-        out.numbers[place] = sum;
+        Ok(())
     }
 }
 
@@ -61,33 +69,40 @@ fn is_beyond(monoid: Monoid, x: f64, old: f64) -> bool {
     further || x.is_nan() && !old.is_nan()
 }
 
-/// A pool, or the transpose of one.
-pub(super) fn pool(call: &PoolCall, inputs: &[RefTensor], out: &mut RefTensor) {
-    let ([.., input], [chosen, ..]) = (inputs, inputs) else { return };
-    let (of_input, of_out) = (axes(&call.rows, 0), axes(&call.rows, 1));
-    for at in positions(&sizes(&call.rows)) {
-        let mut value = match call.work {
-            PoolWork::Fold(Monoid::Max) => f64::NEG_INFINITY,
-            PoolWork::Fold(Monoid::Min) => f64::INFINITY,
-            _ => 0.0,
+impl Computes<PoolCall> for Reference<'_> {
+    fn compute(self, call: &PoolCall) -> Result<(), KernelError> {
+        let Reference { inputs: inputs @ [chosen, ..], outputs: [out], .. } = self else {
+            return Err(other_operands());
         };
-        let (mut best, mut any) = (0, false);
-        for (tap, step) in positions(&sizes(&call.taps)).enumerate() {
-            let Some(place) = covered(input, (&of_input, &at), &call.slides, (&at, &step)) else { continue };
-            let x = input.numbers[place];
-            match call.work {
-                PoolWork::Choose => {
-                    let other = covered(chosen, (&of_input, &at), &call.slides, (&at, &step));
-                    value += other.filter(|p| chosen.numbers[*p] == tap as f64).map_or(0.0, |_| x);
+        let input = inputs.last().unwrap_or(chosen);
+        let (of_input, of_out) = (axes(&call.rows, 0), axes(&call.rows, 1));
+        for at in positions(&sizes(&call.rows)) {
+            let mut value = match call.work {
+                PoolWork::Fold(Monoid::Max) => f64::NEG_INFINITY,
+                PoolWork::Fold(Monoid::Min) => f64::INFINITY,
+                _ => 0.0,
+            };
+            let (mut best, mut any) = (0, false);
+            for (tap, step) in positions(&sizes(&call.taps)).enumerate() {
+                let Some(place) = covered(input, (&of_input, &at), &call.slides, (&at, &step)) else {
+                    continue;
+                };
+                let x = input.numbers[place];
+                match call.work {
+                    PoolWork::Choose => {
+                        let other = covered(chosen, (&of_input, &at), &call.slides, (&at, &step));
+                        value += other.filter(|p| chosen.numbers[*p] == tap as f64).map_or(0.0, |_| x);
+                    }
+                    PoolWork::Fold(Monoid::Sum) => value += x,
+                    PoolWork::Fold(monoid) if is_beyond(monoid, x, value) => value = x,
+                    PoolWork::Tap(monoid) if !any || is_beyond(monoid, x, value) => (value, best) = (x, tap),
+                    PoolWork::Fold(_) | PoolWork::Tap(_) => {}
                 }
-                PoolWork::Fold(Monoid::Sum) => value += x,
-                PoolWork::Fold(monoid) if is_beyond(monoid, x, value) => value = x,
-                PoolWork::Tap(monoid) if !any || is_beyond(monoid, x, value) => (value, best) = (x, tap),
-                PoolWork::Fold(_) | PoolWork::Tap(_) => {}
+                any = true;
             }
-            any = true;
+            let place = out.place(&of_out, &at);
+            out.numbers[place] = if let PoolWork::Tap(_) = call.work { best as f64 } else { value };
         }
-        let place = out.place(&of_out, &at);
-        out.numbers[place] = if let PoolWork::Tap(_) = call.work { best as f64 } else { value };
+        Ok(())
     }
 }

@@ -3,7 +3,8 @@
 use super::plans::Builder;
 use meshwright_device::decisions::Decisions;
 use meshwright_device::decisions::def_use::DefUse;
-use meshwright_device::passes::epilogues::{Epilogue, EpilogueKind, Epilogues, ProductFunction};
+use meshwright_device::kernels::product::ProductFunction;
+use meshwright_device::passes::epilogues::{Epilogue, EpilogueKind, Epilogues};
 use meshwright_device::passes::step_order::StepOrder;
 use meshwright_plan::expr::{BinaryFn, Expr, Reg, UnaryFn};
 use meshwright_plan::{DType, Dim, Mesh, Monoid, Operand, Plan, Prim, ProgramInputKind};

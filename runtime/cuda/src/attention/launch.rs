@@ -6,7 +6,7 @@ use super::scores::{AttentionShape, BesideLaunch, BesideShape, DECIDED, DrawnSha
 use super::{backward, draws, forward};
 use crate::arguments::address_type;
 use crate::drawn::Drawn;
-use crate::operands::ResultSlot;
+use crate::operands::{GpuLaunch, OwnInputs, ResultSlot};
 use burn_backend::DType as BurnType;
 use burn_backend::cubecl::dtype_to_storage_type;
 use burn_cubecl::kernel::into_contiguous;
@@ -17,7 +17,8 @@ use cubecl::ir::FloatKind;
 use cubecl::ir::features::MmaConfig;
 use cubecl::prelude::*;
 use meshwright_device::KernelError;
-use meshwright_device::kernels::attention::{AttentionCall, AttentionInput, AttentionOutput};
+use meshwright_device::kernels::attention::{AttentionCall, AttentionDraws, AttentionInput, AttentionOutput};
+use meshwright_device::kernels::call::Computes;
 use meshwright_exec::backend::RngState;
 use meshwright_plan::{AttentionOperands, AttentionPart, Zigzag};
 
@@ -31,47 +32,43 @@ pub(in super::super) fn is_there(client: &Client) -> bool {
     [FloatKind::BF16, FloatKind::F16].into_iter().all(|kind| has(half(kind)))
 }
 
-/// The results of an attention of these operands, the last of which is the table of decided tiles. `step` is in the
-/// memory of the device.
-pub(in super::super) fn attend(
-    call: &AttentionCall,
-    rng: RngState,
-    step: &CubeTensor,
-    mut inputs: Vec<CubeTensor>,
-    outputs: &[ResultSlot<'_>],
-) -> Result<Vec<CubeTensor>, KernelError> {
-    let decided = last(&mut inputs)?;
-    let bits = if call.words_ahead() > 0 { last(&mut inputs)? } else { decided.clone() };
-    let many = 2 + usize::from(call.values > 0) + usize::from(call.slope.is_some());
-    for (i, input) in inputs.iter_mut().enumerate().take(many) {
-        if !is_vectors(input, &call.inputs[i]) {
-            *input = into_contiguous(input.clone());
+impl Computes<AttentionCall> for GpuLaunch<'_> {
+    /// The last operand is the table of decided tiles.
+    fn compute(self, call: &AttentionCall) -> Result<Vec<CubeTensor>, KernelError> {
+        let GpuLaunch { rng, step, inputs: OwnInputs { tensors: mut inputs, .. }, outputs, .. } = self;
+        let decided = last(&mut inputs)?;
+        let bits = if call.words_ahead() > 0 { last(&mut inputs)? } else { decided.clone() };
+        let many = 2 + usize::from(call.values > 0) + usize::from(call.slope.is_some());
+        for (i, input) in inputs.iter_mut().enumerate().take(many) {
             if !is_vectors(input, &call.inputs[i]) {
-                let message = format!("operand {i} of an attention is not aligned for vectors of {VECTOR}");
-                return Err(KernelError::Unsupported(message));
+                *input = into_contiguous(input.clone());
+                if !is_vectors(input, &call.inputs[i]) {
+                    let message =
+                        format!("operand {i} of an attention is not aligned for vectors of {VECTOR}");
+                    return Err(KernelError::Unsupported(message));
+                }
             }
         }
+        // The values of other keys.
+        if let Some(values) = inputs.last_mut().filter(|_| call.continues)
+            && values.meta.strides.last() != Some(&1)
+        {
+            *values = into_contiguous(values.clone());
+        }
+        let (grouped, drawn) = (multiplies_together(&decided.client), drawn(call, rng));
+        Ok(AttentionRun { call, inputs, many, decided, outputs: &outputs, drawn, step, grouped }.go(bits))
     }
-    // The values of other keys.
-    if let Some(values) = inputs.last_mut().filter(|_| call.continues)
-        && values.meta.strides.last() != Some(&1)
-    {
-        *values = into_contiguous(values.clone());
-    }
-    let (grouped, drawn) = (multiplies_together(&decided.client), drawn(call, rng));
-    Ok(AttentionRun { call, inputs, many, decided, outputs, drawn, step, grouped }.go(bits))
 }
 
-/// The truth values that an attention draws ahead, a bit for each.
-pub(in super::super) fn draw(
-    call: &AttentionCall,
-    rng: RngState,
-    step: &CubeTensor,
-    mut inputs: Vec<CubeTensor>,
-    outputs: &[ResultSlot<'_>],
-) -> Result<Vec<CubeTensor>, KernelError> {
-    let (decided, drawn) = (last(&mut inputs)?, drawn(call, rng));
-    Ok(AttentionRun { call, inputs, many: 0, decided, outputs, drawn, step, grouped: false }.bits())
+impl Computes<AttentionDraws> for GpuLaunch<'_> {
+    /// A bit for each truth value.
+    fn compute(self, draws: &AttentionDraws) -> Result<Vec<CubeTensor>, KernelError> {
+        let GpuLaunch { rng, step, inputs: OwnInputs { tensors: mut inputs, .. }, outputs, .. } = self;
+        let call = &draws.0;
+        let (decided, drawn) = (last(&mut inputs)?, drawn(call, rng));
+        let outputs = &outputs;
+        Ok(AttentionRun { call, inputs, many: 0, decided, outputs, drawn, step, grouped: false }.bits())
+    }
 }
 
 fn last(inputs: &mut Vec<CubeTensor>) -> Result<CubeTensor, KernelError> {

@@ -20,4 +20,4 @@ mod staged;
 mod stream;
 mod tiles;
 
-pub(super) use launch::{attend, draw, is_there};
+pub(super) use launch::is_there;

@@ -2,7 +2,7 @@
 
 use super::super::arguments::{Arguments, address_type, first, half_type, moves, strides, walked};
 use super::super::elements::{OperandSource, Pace};
-use super::super::operands::ResultSlot;
+use super::super::operands::{GpuLaunch, ResultSlot};
 use super::super::program::ScalarProgram;
 use super::kernel::{FoldShape, FoldSpaceLaunch, fold_elements};
 use burn_backend::DType as BurnType;
@@ -11,12 +11,20 @@ use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
 use burn_cubecl::tensor::CubeTensor;
 use burn_std::Shape as Extents;
 use cubecl::prelude::*;
-use meshwright_device::kernels::fold::FoldCall;
+use meshwright_device::KernelError;
+use meshwright_device::kernels::call::Computes;
+use meshwright_device::kernels::fold::{FoldCall, FoldCalls};
 use meshwright_device::kernels::joint_walk::JointWalk;
 use meshwright_device::kernels::spread::{FoldBlocks, UNITS};
 use meshwright_device::stored::extents;
 use meshwright_plan::DType;
 use meshwright_sorted::SortedMap;
+
+impl Computes<FoldCalls> for GpuLaunch<'_> {
+    fn compute(self, calls: &FoldCalls) -> Result<Vec<CubeTensor>, KernelError> {
+        Ok(fold(&calls.0, &self.inputs.tensors, &self.outputs))
+    }
+}
 
 /// The results of folds that do not depend on each other, of these operands.
 pub(in super::super) fn fold(

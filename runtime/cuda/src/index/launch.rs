@@ -5,7 +5,7 @@ use super::order::{UNITS as ORDER_UNITS, chunk_of, order_entries, sort_chunks, s
 use super::sums::{SumShape, UNITS, scatter_few_rows, scatter_ordered};
 use crate::arguments::address_type;
 use crate::folds::{chunk_memory, fold};
-use crate::operands::ResultSlot;
+use crate::operands::GpuLaunch;
 use crate::space::{in_vectors, strides, vector_along, walk, walk_of};
 use burn_backend::DType as BurnType;
 use burn_backend::cubecl::dtype_to_storage_type;
@@ -15,72 +15,69 @@ use burn_std::{Metadata, Shape, Strides};
 use cubecl::calculate_cube_count_elemwise;
 use cubecl::prelude::*;
 use meshwright_device::KernelError;
+use meshwright_device::kernels::call::Computes;
 use meshwright_device::kernels::index::{IndexCall, ScatterCall, ScatterWay};
 
 /// Most threads that share a row's columns: together they read 128 bytes of `f32`, in vectors of four elements.
 const LANES: usize = 8;
 
-/// Looks up the rows that indices name.
-pub(in super::super) fn look_up(
-    call: &IndexCall,
-    inputs: &[CubeTensor],
-    outputs: &[ResultSlot<'_>],
-) -> Result<Vec<CubeTensor>, KernelError> {
-    let ([table, indices @ ..], [slot]) = (inputs, outputs) else {
-        return Err(KernelError::Count { expected: 2, found: inputs.len() });
-    };
-    let out = slot.memory();
-    let run = IndexRun::new(call, (table, &out), indices, 8);
-    let units = run.outer() * run.entries() * run.columns();
-    let dim = CubeDim::new(&out.client, units);
-    #[expect(
-        unsafe_code,
-        reason = "the kernel checks how many elements there are, and indices by what is held"
-    )]
-    // SAFETY: as said.
-    unsafe {
-        look_up_rows::launch_unchecked(
-            &out.client,
-            calculate_cube_count_elemwise(&out.client, units, dim),
-            dim,
-            run.address(),
-            run.width,
-            table.clone().into_tensor_arg(),
-            run.indices(),
-            out.clone().into_tensor_arg(),
-            run.space(),
-            run.width,
-            dtype_to_storage_type(table.dtype),
-            dtype_to_storage_type(out.dtype),
-        );
+impl Computes<IndexCall> for GpuLaunch<'_> {
+    /// Looks up the rows that indices name.
+    fn compute(self, call: &IndexCall) -> Result<Vec<CubeTensor>, KernelError> {
+        let ([table, indices @ ..], [slot]) = (&self.inputs.tensors[..], &self.outputs[..]) else {
+            return Err(KernelError::Count { expected: 2, found: self.inputs.tensors.len() });
+        };
+        let out = slot.memory();
+        let run = IndexRun::new(call, (table, &out), indices, 8);
+        let units = run.outer() * run.entries() * run.columns();
+        let dim = CubeDim::new(&out.client, units);
+        #[expect(
+            unsafe_code,
+            reason = "the kernel checks how many elements there are, and indices by what is held"
+        )]
+        // SAFETY: as said.
+        unsafe {
+            look_up_rows::launch_unchecked(
+                &out.client,
+                calculate_cube_count_elemwise(&out.client, units, dim),
+                dim,
+                run.address(),
+                run.width,
+                table.clone().into_tensor_arg(),
+                run.indices(),
+                out.clone().into_tensor_arg(),
+                run.space(),
+                run.width,
+                dtype_to_storage_type(table.dtype),
+                dtype_to_storage_type(out.dtype),
+            );
+        }
+        Ok(vec![out])
     }
-    Ok(vec![out])
 }
 
-/// The sums of entries by the rows that indices name.
-pub(in super::super) fn scatter(
-    call: &ScatterCall,
-    inputs: &[CubeTensor],
-    outputs: &[ResultSlot<'_>],
-) -> Result<Vec<CubeTensor>, KernelError> {
-    let ([entries, indices @ ..], [slot]) = (inputs, outputs) else {
-        return Err(KernelError::Count { expected: 2, found: inputs.len() });
-    };
-    let ScatterCall { index, way, fold: sum } = call;
-    if let (Some(sum), ScatterWay::Rows { chunks, each }) = (sum, way) {
-        let all = chunk_memory(entries, &slot.ir.shape.to_vec(), *chunks);
-        let first = CubeTensor { meta: without_first(&all.meta).into(), ..all.clone() };
-        IndexRun::new(index, (&first, entries), indices, 4).by_rows(*chunks, *each, all.meta.strides[0]);
-        return Ok(fold(std::slice::from_ref(sum), &[all], outputs));
+impl Computes<ScatterCall> for GpuLaunch<'_> {
+    /// The sums of entries by the rows that indices name.
+    fn compute(self, call: &ScatterCall) -> Result<Vec<CubeTensor>, KernelError> {
+        let ([entries, indices @ ..], [slot]) = (&self.inputs.tensors[..], &self.outputs[..]) else {
+            return Err(KernelError::Count { expected: 2, found: self.inputs.tensors.len() });
+        };
+        let ScatterCall { index, way, fold: sum } = call;
+        if let (Some(sum), ScatterWay::Rows { chunks, each }) = (sum, way) {
+            let all = chunk_memory(entries, &slot.ir.shape.to_vec(), *chunks);
+            let first = CubeTensor { meta: without_first(&all.meta).into(), ..all.clone() };
+            IndexRun::new(index, (&first, entries), indices, 4).by_rows(*chunks, *each, all.meta.strides[0]);
+            return Ok(fold(std::slice::from_ref(sum), &[all], &self.outputs));
+        }
+        let out = slot.memory();
+        let run = IndexRun::new(index, (&out, entries), indices, 4);
+        match way {
+            ScatterWay::Each => run.by_elements(),
+            ScatterWay::Rows { chunks, each } => run.by_rows(*chunks, *each, 0),
+            ScatterWay::Ordered => run.in_order(),
+        }
+        Ok(vec![out])
     }
-    let out = slot.memory();
-    let run = IndexRun::new(index, (&out, entries), indices, 4);
-    match way {
-        ScatterWay::Each => run.by_elements(),
-        ScatterWay::Rows { chunks, each } => run.by_rows(*chunks, *each, 0),
-        ScatterWay::Ordered => run.in_order(),
-    }
-    Ok(vec![out])
 }
 
 /// A tensor without its first dim, where that begins.

@@ -7,5 +7,3 @@ mod kernels;
 mod launch;
 mod order;
 mod sums;
-
-pub(super) use launch::{look_up, scatter};

@@ -5,17 +5,17 @@ use super::super::arguments::{
 };
 use super::super::drawn::Drawn;
 use super::super::elements::{OperandSource, Pace};
-use super::super::operands::{BoundTensors, OwnInputs, ResultSlot, placed};
+use super::super::operands::{BoundTensors, GpuLaunch, OwnInputs, ResultSlot, placed};
 use super::super::views::sliced;
 use super::kernel::{MapShape, MapSpaceLaunch, element_wise};
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::calculate_cube_count_elemwise;
 use cubecl::prelude::*;
 use meshwright_device::KernelError;
+use meshwright_device::kernels::call::Computes;
 use meshwright_device::kernels::join::JoinCall;
 use meshwright_device::kernels::joint_walk::JointWalk;
-use meshwright_device::kernels::map::{MapCall, MapOperand};
-use meshwright_exec::backend::RngState;
+use meshwright_device::kernels::map::{MapCall, MapCalls, MapOperand};
 use meshwright_plan::DType;
 use meshwright_sorted::SortedMap;
 use std::ops::Range;
@@ -25,30 +25,28 @@ const MOST: usize = 32;
 /// Threads that a step begins at a multiple of, so that no warp computes two.
 const PLANE: usize = 32;
 
-/// Ranges of tensors, put one after the other along a dim, and numbers between them.
-pub(in super::super) fn join(
-    call: &JoinCall,
-    clock: &CubeTensor,
-    inputs: &[CubeTensor],
-    result: &ResultSlot<'_>,
-) -> Result<Vec<CubeTensor>, KernelError> {
-    let out = result.memory();
-    let ranges = |tensor: &CubeTensor, range: &Range<usize>| {
-        let whole = tensor.meta.shape.iter().map(|size| 0..*size).enumerate();
-        sliced(tensor, whole.map(|(dim, all)| if dim == call.axis { range.clone() } else { all }))
-    };
-    let missing = || KernelError::Unsupported("a range is joined that is not there".into());
-    let mut members = vec![];
-    for part in &call.parts {
-        let to = ranges(&out, &(part.at..part.at + part.map.sizes[call.axis])).ok_or_else(missing)?;
-        let of_input = |(which, range): &(usize, Range<usize>)| ranges(inputs.get(*which)?, range);
-        let from = part.from.as_ref().map(|from| of_input(from).ok_or_else(missing)).transpose()?;
-        let given = vec![None; usize::from(from.is_some())];
-        let tensors = BoundTensors { inputs: from.into_iter().collect(), outputs: vec![to], given };
-        members.push(BoundMap::new(&part.map, tensors, &[], false));
+impl Computes<JoinCall> for GpuLaunch<'_> {
+    /// Ranges of tensors, put one after the other along a dim, and numbers between them.
+    fn compute(self, call: &JoinCall) -> Result<Vec<CubeTensor>, KernelError> {
+        let GpuLaunch { step, inputs: OwnInputs { tensors: inputs, .. }, outputs, .. } = self;
+        let out = outputs[0].memory();
+        let ranges = |tensor: &CubeTensor, range: &Range<usize>| {
+            let whole = tensor.meta.shape.iter().map(|size| 0..*size).enumerate();
+            sliced(tensor, whole.map(|(dim, all)| if dim == call.axis { range.clone() } else { all }))
+        };
+        let missing = || KernelError::Unsupported("a range is joined that is not there".into());
+        let mut members = vec![];
+        for part in &call.parts {
+            let to = ranges(&out, &(part.at..part.at + part.map.sizes[call.axis])).ok_or_else(missing)?;
+            let of_input = |(which, range): &(usize, Range<usize>)| ranges(inputs.get(*which)?, range);
+            let from = part.from.as_ref().map(|from| of_input(from).ok_or_else(missing)).transpose()?;
+            let given = vec![None; usize::from(from.is_some())];
+            let tensors = BoundTensors { inputs: from.into_iter().collect(), outputs: vec![to], given };
+            members.push(BoundMap::new(&part.map, tensors, &[], false));
+        }
+        launch_all(&members, step);
+        Ok(vec![out])
     }
-    launch_all(&members, clock);
-    Ok(vec![out])
 }
 
 /// Element-wise steps that do not depend on each other.
@@ -60,22 +58,19 @@ pub(in super::super) struct MapRun<'a> {
     step: &'a CubeTensor,
 }
 
-/// The results of element-wise steps of these operands, without the drawn ones.
-pub(in super::super) fn map(
-    calls: &[MapCall],
-    rng: RngState,
-    step: &CubeTensor,
-    inputs: OwnInputs,
-    outputs: &[ResultSlot<'_>],
-) -> Result<Vec<CubeTensor>, KernelError> {
-    let of_call = |call: &MapCall| -> Vec<Drawn> {
-        let drawn = |operand: &MapOperand| match operand {
-            MapOperand::Drawn(draw) => Some(Drawn::new(draw, call.sizes.len(), rng)),
-            MapOperand::Tensor { .. } => None,
+impl Computes<MapCalls> for GpuLaunch<'_> {
+    fn compute(self, calls: &MapCalls) -> Result<Vec<CubeTensor>, KernelError> {
+        let GpuLaunch { rng, step, inputs, outputs, .. } = self;
+        let of_call = |call: &MapCall| -> Vec<Drawn> {
+            let drawn = |operand: &MapOperand| match operand {
+                MapOperand::Drawn(draw) => Some(Drawn::new(draw, call.sizes.len(), rng)),
+                MapOperand::Tensor { .. } => None,
+            };
+            call.operands.iter().filter_map(drawn).collect()
         };
-        call.operands.iter().filter_map(drawn).collect()
-    };
-    MapRun { calls, outputs, drawn: calls.iter().flat_map(of_call).collect(), step }.run(inputs)
+        let drawn = calls.0.iter().flat_map(of_call).collect();
+        MapRun { calls: &calls.0, outputs: &outputs, drawn, step }.run(inputs)
+    }
 }
 
 impl<'a> MapRun<'a> {

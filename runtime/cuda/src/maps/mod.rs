@@ -8,4 +8,3 @@ mod kernel;
 mod launch;
 
 pub(super) use launch::MapRun;
-pub(super) use launch::{join, map};

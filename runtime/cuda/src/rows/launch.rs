@@ -6,11 +6,12 @@ use super::super::arguments::{
 use super::super::drawn::Drawn;
 use super::super::elements::{OperandSource, Pace};
 use super::super::folds::{chunk_memory, fold};
-use super::super::operands::{BoundTensors, OwnInputs, ResultSlot, placed};
+use super::super::operands::{BoundTensors, GpuLaunch, OwnInputs, ResultSlot, placed};
 use super::kernel::{PLANE, RowShape, RowSpaceLaunch, along_rows};
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 use meshwright_device::KernelError;
+use meshwright_device::kernels::call::Computes;
 use meshwright_device::kernels::fold::FoldCall;
 use meshwright_device::kernels::joint_walk::JointWalk;
 use meshwright_device::kernels::map::MapOperand;
@@ -26,22 +27,18 @@ const CUBES_OF_COLUMNS: usize = 2 * CUBES;
 /// Vectors that a thread reads before it computes.
 const AHEAD: usize = 4;
 
-/// The results of a group of these operands, without the drawn ones.
-pub(in super::super) fn compute(
-    call: &RowCall,
-    rng: RngState,
-    step: &CubeTensor,
-    inputs: OwnInputs,
-    results: &[ResultSlot<'_>],
-) -> Result<Vec<CubeTensor>, KernelError> {
-    let (results, columns) = results.split_at(results.len() - call.columns);
-    let bound = BoundRows::new(call, rng, inputs, results)?;
-    let sums = bound.launch(step);
-    let mut made = bound.outputs;
-    if let Some(sums) = sums {
-        made.extend(fold(&sums.folds, &sums.parts, columns));
+impl Computes<RowCall> for GpuLaunch<'_> {
+    fn compute(self, call: &RowCall) -> Result<Vec<CubeTensor>, KernelError> {
+        let GpuLaunch { rng, step, inputs, outputs, .. } = self;
+        let (results, columns) = outputs.split_at(outputs.len() - call.columns);
+        let bound = BoundRows::new(call, rng, inputs, results)?;
+        let sums = bound.launch(step);
+        let mut made = bound.outputs;
+        if let Some(sums) = sums {
+            made.extend(fold(&sums.folds, &sums.parts, columns));
+        }
+        Ok(made)
     }
-    Ok(made)
 }
 
 /// Each block's sums over its rows, and the folds that combine them.

@@ -5,5 +5,3 @@
 
 mod kernel;
 mod launch;
-
-pub(super) use launch::compute;

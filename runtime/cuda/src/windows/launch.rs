@@ -8,7 +8,7 @@ use super::registers::{RegistersShape, convolve_in_registers};
 use super::window_map::{WindowMapLaunch, WindowMapShape};
 use crate::arguments::address_type;
 use crate::folds::{chunk_memory, fold};
-use crate::operands::ResultSlot;
+use crate::operands::GpuLaunch;
 use crate::space::{WalkDim, in_vectors, strides, vector_along, walk, walk_of};
 use crate::tile::{UNITS, VECTOR};
 use burn_backend::DType as BurnType;
@@ -17,6 +17,7 @@ use burn_cubecl::tensor::CubeTensor;
 use cubecl::calculate_cube_count_elemwise;
 use cubecl::prelude::*;
 use meshwright_device::KernelError;
+use meshwright_device::kernels::call::Computes;
 use meshwright_device::kernels::windows::{ConvolveCall, ConvolveWay, WindowSlide};
 use meshwright_device::stored::is_half;
 
@@ -119,24 +120,21 @@ pub(super) fn widened(dtype: BurnType) -> BurnType {
     if is_half(dtype) { BurnType::F32 } else { dtype }
 }
 
-/// The result of a convolution of these operands.
-pub(in super::super) fn convolve(
-    call: &ConvolveCall,
-    inputs: &[CubeTensor],
-    outputs: &[ResultSlot<'_>],
-) -> Result<Vec<CubeTensor>, KernelError> {
-    let ([windowed, other], [slot]) = (inputs, outputs) else {
-        return Err(KernelError::Count { expected: 2, found: inputs.len() });
-    };
-    let Some(sum) = &call.fold else {
-        let out = slot.memory();
-        ConvolveRun { call, windowed, other }.launch(&out, 0, &out.meta.strides);
-        return Ok(vec![out]);
-    };
-    let chunks = chunk_memory(windowed, &slot.ir.shape.to_vec(), call.tiles.chunks);
-    let strides: Vec<usize> = chunks.meta.strides.iter().copied().collect();
-    ConvolveRun { call, windowed, other }.launch(&chunks, strides[0], &strides[1..]);
-    Ok(fold(std::slice::from_ref(sum), &[chunks], outputs))
+impl Computes<ConvolveCall> for GpuLaunch<'_> {
+    fn compute(self, call: &ConvolveCall) -> Result<Vec<CubeTensor>, KernelError> {
+        let ([windowed, other], [slot]) = (&self.inputs.tensors[..], &self.outputs[..]) else {
+            return Err(KernelError::Count { expected: 2, found: self.inputs.tensors.len() });
+        };
+        let Some(sum) = &call.fold else {
+            let out = slot.memory();
+            ConvolveRun { call, windowed, other }.launch(&out, 0, &out.meta.strides);
+            return Ok(vec![out]);
+        };
+        let chunks = chunk_memory(windowed, &slot.ir.shape.to_vec(), call.tiles.chunks);
+        let strides: Vec<usize> = chunks.meta.strides.iter().copied().collect();
+        ConvolveRun { call, windowed, other }.launch(&chunks, strides[0], &strides[1..]);
+        Ok(fold(std::slice::from_ref(sum), &[chunks], &self.outputs))
+    }
 }
 
 /// A convolution whose operands are there.

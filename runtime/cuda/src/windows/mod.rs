@@ -14,6 +14,3 @@ mod pool;
 mod pool_launch;
 mod registers;
 mod window_map;
-
-pub(super) use launch::convolve;
-pub(super) use pool_launch::pool;

@@ -14,7 +14,6 @@ use crate::slot::{Residual, StoredPositions, TensorSlot};
 use crate::stored::{extents, stored_as};
 use burn_backend::DType as BurnType;
 use meshwright_plan::{AttentionOperands, AttentionPart, AttentionSpec, DType, Dim, Operand, Prim, Step};
-use std::sync::Arc;
 
 /// Dims of a tensor that are not its own, and its own.
 fn apart(local: &Local, own: &[Dim]) -> Vec<Dim> {
@@ -155,8 +154,7 @@ impl Lower<'_> {
             };
             return Ok(self.graph.read(slot, &shape, BurnType::U32));
         }
-        let draws = Kernel::AttentionDraws(Arc::new(call.draws_ahead()));
-        let drawn = self.graph.kernel(draws, vec![table], [out])[0];
+        let drawn = self.graph.kernel(call.draws_ahead(), vec![table], [out])[0];
         if let Some(kept) = self.decisions.attention_bits.stored.get(&step).copied() {
             let residual = self.kept_bits(kept);
             self.graph.kernel(Kernel::Store(residual), vec![drawn], []);
@@ -201,7 +199,7 @@ impl Lower<'_> {
             outs.push((shape.clone(), dtype));
             call.outputs.push(AttentionOutput { dims: places(space, &dims), shape });
         }
-        let made = self.graph.kernel(Kernel::Attention(Arc::new(call)), inputs, outs);
+        let made = self.graph.kernel(call, inputs, outs);
         for ((part, out), val) in parts.iter().zip(writes).zip(made) {
             let dims = [apart(out, &own(part)), own(part)].concat();
             let val = self.graph.reshape(val, &extents(&Self::sizes(&dims, &[out])));

@@ -2,12 +2,9 @@
 
 use super::Positions;
 use crate::burn::lower::Lower;
-use crate::kernels::Kernel;
 use crate::kernels::dims::WalkDim;
 use crate::kernels::index::{IndexCall, IndexDims, IndexedDim};
 use crate::lowering::local::Local;
-use crate::slot::TensorSlot;
-use crate::stored::{extents, stored_as};
 use meshwright_plan::Dim;
 
 impl Lower<'_> {
@@ -45,12 +42,5 @@ impl Lower<'_> {
             indexed: indexed.collect::<Option<Vec<_>>>()?,
         };
         IndexCall::new(dims, [table, entries].map(|local| local.dtype))
-    }
-
-    pub(crate) fn own_index(&mut self, kernel: Kernel, (first, indices): (&Local, &[Local]), out: &Local) {
-        let reads = [first].into_iter().chain(indices).map(|local| self.read(local).val).collect();
-        let shape = (extents(&out.shape), stored_as(out.dtype));
-        let made = self.graph.kernel(kernel, reads, [shape]);
-        self.graph.store(made[0], TensorSlot::Buffer(out.buf));
     }
 }

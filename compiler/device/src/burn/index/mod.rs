@@ -5,7 +5,6 @@
 
 use super::lower::{Lower, Named};
 use crate::error::LoweringError;
-use crate::kernels::Kernel;
 use crate::kernels::index::ScatterCall;
 use crate::lowering::graph::Val;
 use crate::lowering::local::Local;
@@ -14,7 +13,6 @@ use crate::stored::extents;
 use burn_backend::DType as BurnType;
 use meshwright_plan::{DType, Dim, Step};
 use std::ops::Range;
-use std::sync::Arc;
 
 mod kernels;
 
@@ -124,7 +122,7 @@ impl Lower<'_> {
         }
         let p = Positions::of(&table, dims, &indices)?;
         if let Some(call) = self.index_call(&p, dims, [&table, &out]) {
-            self.own_index(Kernel::LookUp(Arc::new(call)), (&table, &indices), &out);
+            self.record(call, std::iter::once(&table).chain(&indices), &[out]);
             return Ok(());
         }
         let (at, beyond) = self.rows_named(&p);
@@ -154,7 +152,7 @@ impl Lower<'_> {
         let p = Positions::of(&out, dims, &indices)?;
         let call = self.index_call(&p, dims, [&out, &values]);
         if let Some(call) = call.and_then(|c| ScatterCall::new(c, out.dtype, &extents(&out.shape))) {
-            self.own_index(Kernel::Scatter(Arc::new(call)), (&values, &indices), &out);
+            self.record(call, std::iter::once(&values).chain(&indices), &[out]);
             return Ok(());
         }
         let mut x = self.read(&values);

@@ -2,11 +2,8 @@
 
 use super::super::lower::Lower;
 use crate::error::LoweringError;
-use crate::kernels::Kernel;
-use crate::kernels::map::{MapCall, MapOperand};
+use crate::kernels::map::{MapCall, MapCalls, MapOperand};
 use crate::lowering::local::Local;
-use crate::slot::TensorSlot;
-use crate::stored::{extents, stored_as};
 use meshwright_plan::expr::{Expr, Reg};
 use meshwright_plan::{BufId, Dim, Operand, Prim, Step};
 
@@ -20,23 +17,16 @@ struct OwnMap {
 impl Lower<'_> {
     /// Records independent steps with kernels as one launch.
     pub(crate) fn own_maps(&mut self, steps: &[&Step]) -> Result<(), LoweringError> {
-        let maps = steps.iter().map(|step| self.own_map_of(step)).collect::<Result<Vec<_>, _>>()?;
-        self.record_maps(maps.into_iter().flatten().collect());
-        Ok(())
-    }
-
-    fn record_maps(&mut self, maps: Vec<OwnMap>) {
         let (mut calls, mut reads, mut writes) = (vec![], vec![], vec![]);
-        for map in maps {
-            calls.push(map.call);
-            reads.extend(map.reads.iter().map(|i| self.read(i).val));
-            writes.extend(map.writes);
+        for step in steps {
+            if let Some(map) = self.own_map_of(step)? {
+                calls.push(map.call);
+                reads.extend(map.reads);
+                writes.extend(map.writes);
+            }
         }
-        let outs = writes.iter().map(|out| (extents(&out.shape), stored_as(out.dtype)));
-        let made = self.graph.kernel(Kernel::Map(calls.into()), reads, outs);
-        for (out, val) in writes.iter().zip(made) {
-            self.graph.store(val, TensorSlot::Buffer(out.buf));
-        }
+        self.record(MapCalls(calls), &reads, &writes);
+        Ok(())
     }
 
     /// The call of a step, if there is a kernel for it.

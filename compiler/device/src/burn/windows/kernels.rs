@@ -2,14 +2,11 @@
 
 use crate::burn::lower::Lower;
 use crate::error::LoweringError;
-use crate::kernels::Kernel;
 use crate::kernels::dims::WalkDim;
 use crate::kernels::windows::{ConvolveCall, ConvolveDims, PoolCall, PoolWork, WindowSlide};
 use crate::lowering::local::Local;
-use crate::slot::TensorSlot;
-use crate::stored::{extents, stored_as};
+use crate::stored::extents;
 use meshwright_plan::{Dim, Dims, Part, SlidingWindow};
-use std::sync::Arc;
 
 /// A dim of a walk, with its window if it slides.
 type Walked = (WalkDim, Option<usize>);
@@ -70,7 +67,7 @@ impl Lower<'_> {
         let call = ConvolveCall::new(dims, slides, dtypes, (has_tensor_cores, &extents(&out.shape)));
         let call = call.filter(|_| target.blocks);
         let Some(call) = call else { return Ok(false) };
-        self.own_windows(Kernel::Convolve(Arc::new(call)), &[windowed, other], out);
+        self.record(call, [windowed, other], std::slice::from_ref(out));
         Ok(true)
     }
 
@@ -104,15 +101,8 @@ impl Lower<'_> {
         let call = PoolCall::new(rows, taps, slides, work, input.dtype);
         let call = call.filter(|_| self.graph.target.blocks);
         let Some(call) = call else { return Ok(false) };
-        self.own_windows(Kernel::Pool(Arc::new(call)), reads, out);
+        self.record(call, reads.iter().copied(), std::slice::from_ref(out));
         Ok(true)
-    }
-
-    fn own_windows(&mut self, kernel: Kernel, reads: &[&Local], out: &Local) {
-        let reads = reads.iter().map(|local| self.read(local).val).collect();
-        let shape = (extents(&out.shape), stored_as(out.dtype));
-        let made = self.graph.kernel(kernel, reads, [shape]);
-        self.graph.store(made[0], TensorSlot::Buffer(out.buf));
     }
 }
 

@@ -1,5 +1,6 @@
 //! Description of an attention kernel.
 
+use super::super::call::{CallWork, KernelCall};
 use super::super::random::RandomBlock;
 use super::super::scalar::ScalarProgram;
 use super::bounds::constant;
@@ -72,6 +73,30 @@ pub struct AttentionCall {
     pub outputs: Vec<AttentionOutput>,
 }
 
+/// What an attention draws ahead: the same dims and draws, without operands and results.
+#[derive(Clone, Debug)]
+pub struct AttentionDraws(pub AttentionCall);
+
+impl KernelCall for AttentionDraws {
+    const NAME: &'static str = "attention_draws";
+
+    fn work(&self) -> CallWork {
+        let drawn = |(block, _): &(RandomBlock, Vec<usize>)| block.shape().iter().product::<usize>() as u64;
+        CallWork { draws: self.0.draws.iter().map(drawn).sum(), ..CallWork::default() }
+    }
+}
+
+impl KernelCall for AttentionCall {
+    const NAME: &'static str = "attention";
+
+    /// One for the gradient of queries, one for those of keys and values.
+    fn starts(&self) -> u64 {
+        let has = |part| u64::from(self.parts.contains(&part));
+        let keys = has(AttentionPart::Key).max(has(AttentionPart::Value));
+        (has(AttentionPart::Query) + keys).max(1)
+    }
+}
+
 /// The key of the bits that an attention draws ahead.
 pub(crate) struct AttentionBitsKey<'a> {
     pub spec: &'a AttentionSpec,
@@ -103,13 +128,6 @@ pub(crate) struct AttentionFactors {
 }
 
 impl AttentionCall {
-    /// Number of kernels: one for the gradient of queries, one for those of keys and values.
-    pub fn starts(&self) -> u64 {
-        let has = |part| u64::from(self.parts.contains(&part));
-        let keys = has(AttentionPart::Key).max(has(AttentionPart::Value));
-        (has(AttentionPart::Query) + keys).max(1)
-    }
-
     /// Describes an attention. Decided tiles, inputs and outputs are added afterwards.
     ///
     /// # Errors
@@ -176,9 +194,9 @@ impl AttentionCall {
         ahead([outer, rows, self.sizes[key]], self.draws.len())
     }
 
-    /// The kernel that only draws: the same dims and draws without operands and results.
-    pub fn draws_ahead(&self) -> AttentionCall {
-        AttentionCall {
+    /// The kernel that only draws.
+    pub fn draws_ahead(&self) -> AttentionDraws {
+        AttentionDraws(AttentionCall {
             parts: vec![],
             width: 0,
             values: 0,
@@ -190,7 +208,7 @@ impl AttentionCall {
             inputs: vec![],
             outputs: vec![],
             ..self.clone()
-        }
+        })
     }
 
     /// For each dim of the scores the order in which its positions are stored, where it is not their own and something is drawn along it.

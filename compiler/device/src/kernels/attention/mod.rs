@@ -9,4 +9,4 @@ pub mod call;
 pub mod space;
 
 pub(crate) use call::{AttentionBitsKey, AttentionFactors};
-pub use call::{AttentionCall, AttentionInput, AttentionOutput, DECIDED, decided};
+pub use call::{AttentionCall, AttentionDraws, AttentionInput, AttentionOutput, DECIDED, decided};

@@ -1,9 +1,12 @@
 //! Description of a kernel for a row group.
 
+use super::super::call::KernelCall;
 use super::super::map::{MapOperand, prefer};
+use super::super::result::{GivenResult, ResultMemory};
 use super::expr::{ResultOf, RowExpr, RowResult};
 use super::passes::{Keeping, Passes, RowPass};
 use crate::stored::stored_as;
+use burn_ir::TensorIr;
 use meshwright_plan::{DType, Monoid};
 use std::ops::Range;
 
@@ -60,6 +63,21 @@ pub struct RowCall {
     pub over: Vec<Vec<usize>>,
     /// The half type of operands and results; none if the group has none.
     pub half: Option<DType>,
+}
+
+impl KernelCall for RowCall {
+    const NAME: &'static str = "rows";
+    const BY_ELEMENTS: bool = true;
+
+    /// Sums over rows are of parts, which are folded.
+    fn starts(&self) -> u64 {
+        1 + u64::from(self.columns > 0)
+    }
+
+    fn result_memory(&self, _: &[TensorIr]) -> ResultMemory {
+        let given = |over: &Vec<usize>| GivenResult { over: over.clone(), gaps: true };
+        ResultMemory::Given(self.over.iter().map(given).collect())
+    }
 }
 
 impl RowCall {

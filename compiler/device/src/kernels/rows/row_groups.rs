@@ -4,27 +4,70 @@
 //! kernel reads a row once, and values between its steps are never in memory.
 //!
 //! The steps of a group need not be adjacent in the Plan. The kernel runs at the position of the last one; steps
-//! between them that consume its results run after it ([`super::step_order`]).
+//! between them that consume its results run after it ([`crate::passes::step_order`]).
 
-use super::residuals::Residuals;
+use crate::decisions::Decisions;
 use crate::decisions::def_use::{DefUse, ended, takes};
-use crate::decisions::fused::{FusedGroup, FusedKernel, RowGroupDims};
+use crate::decisions::fused::{FusedCall, FusedGroup};
+use crate::lowering::Lowering;
+use crate::passes::epilogues::Epilogues;
+use crate::passes::residuals::Residuals;
+use crate::passes::step_order::StepOrder;
 use meshwright_plan::{BufId, Dim, Monoid, Operand, Prim, Step};
 use meshwright_sorted::SortedSet;
 
 /// Longest span of a group, in steps of the Plan.
 const FARTHEST: usize = 64;
 
-/// Finds them, in the order of the Plan; `fuses` says whether the device has a kernel for a group, and `waits` whether delaying another step
-/// until after the group costs nothing. A sum over rows that a matmul's epilogue computes (`beside`) begins no
+/// Dims of steps along rows, in the order of the values that have all of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RowGroupDims {
+    /// Dims of the rows.
+    pub rows: Vec<Dim>,
+    /// Dims along a row.
+    pub along: Vec<Dim>,
+}
+
+impl RowGroupDims {
+    /// All dims.
+    pub fn dims(&self) -> Vec<Dim> {
+        [&self.rows[..], &self.along].concat()
+    }
+}
+
+/// Steps along rows.
+#[derive(Clone, Debug)]
+pub struct RowSteps {
+    /// Their dims.
+    pub space: RowGroupDims,
+    /// The steps, in the order of the Plan.
+    pub steps: Vec<usize>,
+    /// Values without other consumers.
+    pub inner: SortedSet<BufId>,
+}
+
+/// The groups of the pass on a device.
+pub(crate) fn groups(lowering: &Lowering<'_>) -> Vec<FusedGroup> {
+    // Steps that matmuls would compute if there were no groups.
+    let Decisions { residuals, masks, fused, inlined, .. } = &lowering.decisions;
+    let order = StepOrder::of(&lowering.uses, fused, inlined, lowering.graph.target.maps);
+    let taken = (residuals, masks, fused, inlined);
+    let all = Epilogues::of(&lowering.uses, taken, &order, |e| lowering.has_epilogue(e));
+    let beside = all.moved.keys().copied().collect();
+    let call = |group: &RowSteps| lowering.row_call(group).ok().flatten();
+    row_groups(&lowering.uses, (residuals, &beside), call, |s| lowering.groups(s).is_some())
+}
+
+/// Finds groups, in the order of the Plan; `call` gives the kernel that the device has for steps, if it has one, and `waits` says whether delaying
+/// another step until after the group costs nothing. A sum over rows that a matmul's epilogue computes (`beside`) begins no
 /// group.
 pub fn row_groups(
     uses: &DefUse<'_>,
     (residuals, beside): (&Residuals, &SortedSet<usize>),
-    fuses: impl Fn(&FusedGroup) -> bool,
+    call: impl Fn(&RowSteps) -> Option<FusedCall>,
     waits: impl Fn(&Step) -> bool,
 ) -> Vec<FusedGroup> {
-    let finder = Finder { uses, residuals, beside, fuses, waits };
+    let finder = Finder { uses, residuals, beside, call, waits };
     let (mut all, mut at) = (vec![], 0);
     while at < uses.plan.steps.len() {
         let found = finder.dims_of(at).and_then(|dims| finder.grown(at, dims.space));
@@ -35,11 +78,11 @@ pub fn row_groups(
     all
 }
 
-struct Finder<'a, F, W> {
+struct Finder<'a, C, W> {
     uses: &'a DefUse<'a>,
     residuals: &'a Residuals,
     beside: &'a SortedSet<usize>,
-    fuses: F,
+    call: C,
     waits: W,
 }
 
@@ -51,8 +94,11 @@ struct RowDims {
 
 /// A growing group.
 struct Growth {
-    space: RowGroupDims,
-    group: FusedGroup,
+    group: RowSteps,
+    /// Its kernel, once it has a step.
+    call: Option<FusedCall>,
+    /// Steps between its own that run after it.
+    after: Vec<usize>,
     /// Results of its steps, results that depend on a reduction, and other values that depend on the group.
     made: SortedSet<BufId>,
     of_folds: SortedSet<BufId>,
@@ -64,7 +110,7 @@ struct Growth {
     pays: bool,
 }
 
-impl<F: Fn(&FusedGroup) -> bool, W: Fn(&Step) -> bool> Finder<'_, F, W> {
+impl<C: Fn(&RowSteps) -> Option<FusedCall>, W: Fn(&Step) -> bool> Finder<'_, C, W> {
     /// The dims of the rows of a group that begins at a step.
     fn dims_of(&self, at: usize) -> Option<RowDims> {
         let step = &self.uses.plan.steps[at];
@@ -117,26 +163,30 @@ impl<F: Fn(&FusedGroup) -> bool, W: Fn(&Step) -> bool> Finder<'_, F, W> {
                 break;
             }
             if depends {
-                growth.group.after.push(at);
+                growth.after.push(at);
                 growth.waiting.extend(step.writes.iter().map(|o| o.buf));
                 growth.held.extend(step.reads.iter().map(|o| o.buf));
             }
         }
-        let mut group = growth.group;
-        let last = group.last();
-        group.after.retain(|at| *at < last);
-        growth.pays.then_some(group)
+        let Growth { group: RowSteps { steps, inner, .. }, call: Some(call), mut after, pays: true, .. } =
+            growth
+        else {
+            return None;
+        };
+        after.retain(|at| steps.last().is_some_and(|last| at < last));
+        Some(FusedGroup { steps, after, inner, call })
     }
 
     /// Whether a step could begin a group of the same rows and shares an operand with this group, or leads to a fold
     /// that does: the fused kernel reads the operand once.
     fn shares(&self, growth: &Growth, at: usize) -> bool {
-        let (dims, steps) = (growth.space.dims(), &growth.group.steps);
+        let RowSteps { space, steps, .. } = &growth.group;
+        let dims = space.dims();
         let reads = |of: usize| self.uses.plan.steps[of].reads.iter().filter(|o| o.dims == dims);
         let read =
             |o: &Operand| growth.made.contains(&o.buf) || steps.iter().any(|s| reads(*s).any(|r| r == o));
         self.dims_of(at).is_some_and(|found| {
-            found.space == growth.space && [at, found.by].into_iter().any(|s| reads(s).any(read))
+            found.space == *space && [at, found.by].into_iter().any(|s| reads(s).any(read))
         })
     }
 
@@ -162,14 +212,15 @@ impl<F: Fn(&FusedGroup) -> bool, W: Fn(&Step) -> bool> Finder<'_, F, W> {
     /// Adds a step, if the device has a kernel for the group with it.
     fn joins(&self, growth: &mut Growth, at: usize) -> bool {
         let step = &self.uses.plan.steps[at];
-        let (dims, RowGroupDims { rows, along }) = (growth.space.dims(), &growth.space);
+        let space = growth.group.space.clone();
+        let (dims, RowGroupDims { rows, along }) = (space.dims(), &space);
         let first = growth.group.steps.first().copied().unwrap_or(at);
         let fits = match &step.prim {
             Prim::Map { .. } => {
                 let all = |of: &[Dim]| step.writes.iter().all(|o| o.dims == *of);
                 all(&dims) || all(rows)
             }
-            _ => split(step, at).is_some_and(|found| found.space == growth.space),
+            _ => split(step, at).is_some_and(|found| found.space == space),
         };
         let sums_columns = step.writes.iter().any(|o| o.dims == *along);
         // Under other names of dims it is another tensor.
@@ -191,10 +242,8 @@ impl<F: Fn(&FusedGroup) -> bool, W: Fn(&Step) -> bool> Finder<'_, F, W> {
         };
         let written = group.steps.iter().flat_map(|s| &self.uses.plan.steps[*s].writes);
         group.inner = written.map(|o| o.buf).filter(alone).collect();
-        if !(self.fuses)(&group) {
-            return false;
-        }
-        growth.group = group;
+        let Some(call) = (self.call)(&group) else { return false };
+        (growth.group, growth.call) = (group, Some(call));
         let folds = matches!(step.prim, Prim::Reduce { .. } | Prim::Contract);
         let of_rows = !folds && !matches!(step.prim, Prim::Map { .. });
         // A value that is summed over rows is read once for the sum and its other consumers.
@@ -212,11 +261,10 @@ impl<F: Fn(&FusedGroup) -> bool, W: Fn(&Step) -> bool> Finder<'_, F, W> {
 
 impl Growth {
     fn new(space: RowGroupDims) -> Growth {
-        let (steps, after, inner) = (vec![], vec![], SortedSet::new());
-        let kernel = FusedKernel::Rows(space.clone());
         Growth {
-            space,
-            group: FusedGroup { steps, after, inner, kernel },
+            group: RowSteps { space, steps: vec![], inner: SortedSet::new() },
+            call: None,
+            after: vec![],
             made: SortedSet::new(),
             of_folds: SortedSet::new(),
             waiting: SortedSet::new(),

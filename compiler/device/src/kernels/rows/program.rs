@@ -1,16 +1,22 @@
-//! Steps of a row group as one expression: reductions of a row, and results from them and from each element.
+//! Steps of a row group as one expression, that is reductions of a row, and results from them and from each element; and the call of that on a
+//! device.
 
-use crate::decisions::fused::{FusedGroup, RowGroupDims};
-use crate::kernels::rows::{FOLDS, ResultOf, RowExpr, RowResult};
+use super::row_groups::RowSteps;
+use super::{FOLDS, ResultOf, RowCall, RowExpr, RowResult};
+use crate::decisions::fused::FusedCall;
+use crate::error::LoweringError;
+use crate::lowering::Lowering;
+use crate::lowering::local::Local;
 use meshwright_plan::expr::{BinaryFn, Expr, Reg, Scalar, UnaryFn};
 use meshwright_plan::{BufId, DType, Dim, Monoid, Operand, Plan, Prim, Step};
 use meshwright_sorted::SortedMap;
+use std::ops::Range;
 
 /// The expression of a group, its operands, and its results that other steps read.
-pub(super) struct RowProgram {
-    pub of: RowExpr,
-    pub reads: Vec<Operand>,
-    pub writes: Vec<Operand>,
+struct RowProgram {
+    of: RowExpr,
+    reads: Vec<Operand>,
+    writes: Vec<Operand>,
 }
 
 /// Exponentials of a row: each element less the maximum, its exponential, and their sum.
@@ -31,13 +37,56 @@ struct Merger<'a> {
     made: SortedMap<BufId, Reg>,
 }
 
+impl Lowering<'_> {
+    /// The call of steps along rows; none if the target has no kernel for them.
+    pub(super) fn row_call(&self, group: &RowSteps) -> Result<Option<FusedCall>, LoweringError> {
+        if !self.graph.target.blocks {
+            return Ok(None);
+        }
+        let plan = self.context.plan;
+        let dims = group.space.dims();
+        let Some(program) = RowProgram::of(plan, group, &dims) else { return Ok(None) };
+        let all = |operands: &[Operand]| -> Result<Vec<Local>, LoweringError> {
+            operands.iter().map(|o| self.local(o)).collect()
+        };
+        let (reads, writes) = (all(&program.reads)?, all(&program.writes)?);
+        // A group that contradicts itself has no kernel; the lowering of its steps reports the error.
+        let both: Vec<&Local> = reads.iter().chain(&writes).collect();
+        let range = |dim| both.iter().find_map(|l| l.range(dim).ok().cloned());
+        let ranges: Option<Vec<Range<usize>>> = dims.iter().map(|dim| range(*dim)).collect();
+        let (Ok(()), Some(ranges)) = (self.context.check_aligned(&both, &[]), ranges) else {
+            return Ok(None);
+        };
+        let mut operands = vec![];
+        for local in &reads {
+            let drawn = self.decisions.masks.drawn_by.get(&local.buf).copied();
+            let Some(operand) = self.kernel_operand(local, &dims, drawn)? else { return Ok(None) };
+            operands.push(operand);
+        }
+        let call = RowCall::new(&program.of, (&ranges, group.space.rows.len()), operands);
+        let reads: Vec<Local> =
+            reads.into_iter().filter(|l| !self.decisions.masks.drawn_by.contains_key(&l.buf)).collect();
+        let given: Vec<(BufId, BufId)> =
+            group.steps.iter().flat_map(|at| &plan.steps[*at].aliases).copied().collect();
+        let donations: Vec<(usize, usize)> = (writes.iter().enumerate())
+            .filter_map(|(to, out)| Some((reads.iter().position(|l| l.buf == first(&given, out.buf))?, to)))
+            .collect();
+        Ok(call.map(|call| FusedCall { kernel: call.with_donations(&donations).into(), reads, writes }))
+    }
+}
+
+/// Whose storage a buffer has in the end, where each takes that of another.
+fn first(given: &[(BufId, BufId)], mut buf: BufId) -> BufId {
+    while let Some((from, _)) = given.iter().find(|(_, to)| *to == buf) {
+        buf = *from;
+    }
+    buf
+}
+
 impl RowProgram {
     /// None where a step is none that can be part of one. Positions are those along `dims`.
-    pub(super) fn of(
-        plan: &Plan,
-        (group, space): (&FusedGroup, &RowGroupDims),
-        dims: &[Dim],
-    ) -> Option<RowProgram> {
+    fn of(plan: &Plan, group: &RowSteps, dims: &[Dim]) -> Option<RowProgram> {
+        let space = &group.space;
         let (expr, folds, reads, made) = (Expr::default(), vec![], vec![], SortedMap::new());
         let mut merger = Merger { plan, dims, along: &space.along, expr, folds, reads, made };
         let steps = || group.steps.iter().map(|at| &plan.steps[*at]);

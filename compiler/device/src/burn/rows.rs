@@ -1,8 +1,5 @@
 //! Softmax, cross-entropy and their kin, along a dim that is whole. All of them compute in `f32` at least.
 
-mod kernels;
-mod program;
-
 use super::lower::{Lower, Named};
 use crate::error::LoweringError;
 use crate::lowering::graph::Val;
