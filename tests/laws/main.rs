@@ -15,6 +15,7 @@ mod composite;
 mod devices;
 mod engines;
 mod equations;
+mod fp8;
 mod fused;
 mod fuzz;
 mod gradient;

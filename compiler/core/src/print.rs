@@ -291,7 +291,7 @@ fn expression(e: &Expr, r: u16) -> String {
         Scalar::Const(v) => format!("{v}"),
         Scalar::Index(k) => format!("index{k}"),
         Scalar::PairIndex(a) => format!("index_of({})", sub(a)),
-        Scalar::Unary(f, a) => format!("{}({})", format!("{f:?}").to_lowercase(), sub(a)),
+        Scalar::Unary(f, a) => format!("{}({})", f.name(), sub(a)),
         Scalar::Binary(f, a, b) => format!("{}({}, {})", format!("{f:?}").to_lowercase(), sub(a), sub(b)),
         Scalar::Select(c, a, b) => format!("select({}, {}, {})", sub(c), sub(a), sub(b)),
         Scalar::Cast(a) => format!("{}({})", n.dtype, sub(a)),

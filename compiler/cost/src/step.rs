@@ -133,7 +133,7 @@ impl DeviceRates {
     pub(crate) fn matrix(&self, arithmetic: Arithmetic, fp8: bool) -> Option<&MatrixRates> {
         let names: &[&str] = match arithmetic {
             _ if fp8 => &["fp8", "bf16"],
-            Arithmetic::BF16 | Arithmetic::F16 => &["bf16", "f16", "f32"],
+            Arithmetic::BF16 | Arithmetic::F16 | Arithmetic::FP8 => &["bf16", "f16", "f32"],
             Arithmetic::F64 => &["f64", "f32"],
             Arithmetic::TF32 => &["tf32", "f32", "f64", "bf16"],
             Arithmetic::F32 => &["f32", "f64", "bf16"],

@@ -269,6 +269,7 @@ static SETTINGS: Words = &[
     ("epoch", Say("the length of a run is an option: `meshwright train MODEL --epochs 3`")),
     ("epochs", Say("the length of a run is an option: `meshwright train MODEL --epochs 3`")),
     ("fp16", Written("precision f16")),
+    ("fp8_autocast", Written("precision fp8")),
     ("grad_scaler", Say("`precision f16` scales the loss, and says how in its arguments")),
     ("gradient_clipping", Written("clip global_norm = 1.0")),
     ("learning_rate", Say(RATE)),

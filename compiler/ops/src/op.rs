@@ -54,6 +54,8 @@ pub struct Origin {
     pub span: Span,
     /// True if it belongs to the gradient of an op that computes in [`crate::Precision::Full`]; it then does so too.
     pub full: bool,
+    /// True for a product of a layer, and what belongs to its gradient: in a program of `fp8` its factors have 8 bits. What rounds them has it too.
+    pub layer: bool,
 }
 
 /// A value with the op that makes it.

@@ -2,5 +2,6 @@
 
 pub(super) mod bf16;
 pub(super) mod f16;
+mod fp8;
 pub(super) mod half;
 mod tf32;

@@ -11,6 +11,7 @@ use crate::passes::microbatches::{self, Batch};
 use crate::passes::normalize;
 use crate::passes::order::{self, Ordered};
 use crate::passes::ordered_norms::squares_in_order;
+use crate::passes::scales;
 use crate::passes::stages::{self, Stages, given_to_all};
 use crate::print;
 use crate::step::precision;
@@ -106,7 +107,7 @@ struct Finished(Plan);
 
 /// Every pass in order.
 struct Pipeline {
-    graph: [Pass<StepGraph, StepGraph>; 11],
+    graph: [Pass<StepGraph, StepGraph>; 12],
     partition: Pass<StepGraph, Spmd>,
     lower: Pass<Spmd, Lowered>,
     plan: [Pass<Plan, Plan>; 4],
@@ -117,7 +118,7 @@ struct Pipeline {
 
 static PIPELINE: Pipeline = Pipeline {
     graph: [
-        Pass::new("precision", "in a program of `bf16` or `f16` every value gets its dtype, in one of `tf32` factors are rounded", |g, _, _| {
+        Pass::new("precision", "in a program of `bf16` or `f16` every value gets its dtype, in one of `tf32` or `fp8` factors are rounded", |g, _, _| {
             Some(precision::assign(g))
         }),
         Pass::new(
@@ -148,6 +149,10 @@ static PIPELINE: Pipeline = Pipeline {
             },
         )
         .only_if(|_, c| c.stages.is_some()),
+        Pass::new("scales", "what is rounded to 8 bits is scaled by its greatest magnitude", |g, _, _| {
+            Some(scales::spelled_out(&g))
+        })
+        .only_if(|g, _| scales::has_any(g)),
         Pass::new("cse", "equal computations become one", |g, c, _| {
             let merged = normalize::common_subexpressions(&g, c.layout.has_paths());
             Some(normalize::dead_code(&merged))

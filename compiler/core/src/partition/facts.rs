@@ -270,6 +270,7 @@ impl<'a> Facts<'a> {
                 self.step.program == "train" && self.layout.keeps(&path).is_some()
             }
             (_, [x]) => self.kept[*x] && self.param_like(id),
+            (_, [x, _]) if self.node(id).origin.layer => self.kept[*x] && self.param_like(id),
             _ => false,
         }
     }
@@ -317,6 +318,14 @@ impl<'a> Facts<'a> {
                 ValueClass::ParamLike
             }
             (Kind::Compute(_), _) if self.generated[id].is_some() => ValueClass::Rematerializable,
+            // An op that rounds a factor of a layer also reads its scale, which is whole everywhere.
+            (Kind::Compute(_), Some(ValueClass::ParamLike))
+                if n.origin.layer
+                    && self.elementwise(id)
+                    && n.inputs[1..].iter().all(|x| self.graph().ty(*x).dims.is_empty()) =>
+            {
+                ValueClass::ParamLike
+            }
             // Of several values in a loop, so that what it stacks and carries is split. Elsewhere it is better to gather the parameters
             // themselves, all at once; and an update stands where the rules for moments say.
             (Kind::Compute(_) | Kind::Add, _)

@@ -10,6 +10,7 @@ pub(super) mod order;
 pub(super) mod ordered_norms;
 pub(super) mod rebind;
 pub(super) mod recompute;
+pub(super) mod scales;
 pub(super) mod squares;
 pub(super) mod stages;
 pub mod unroll;

@@ -235,13 +235,16 @@ fn round(x: Num) -> Num {
 }
 
 /// Scalar functions that models have for values alone.
-const OF_VALUES: [UnaryFn; 7] = [
+const OF_VALUES: [UnaryFn; 10] = [
     UnaryFn::Neg,
     UnaryFn::Relu,
     UnaryFn::Recip,
     UnaryFn::Sigmoid,
     UnaryFn::Erf,
     UnaryFn::Tf32,
+    UnaryFn::RoundE4m3,
+    UnaryFn::RoundE5m2,
+    UnaryFn::PowerOfTwo,
     UnaryFn::Not,
 ];
 

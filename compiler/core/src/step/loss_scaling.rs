@@ -92,6 +92,7 @@ fn cursor(g: &mut Graph, name: &str) {
         path: "loss_scale".into(),
         span: g.cursor.span,
         full: false,
+        layer: false,
     };
 }
 

@@ -1,4 +1,4 @@
-//! Which values of a program of `bf16` or `f16` are stored in that half type, and which are rounded in one of `tf32`.
+//! Which values of a program of `bf16` or `f16` are stored in that half type, and which are rounded in one of `tf32` or `fp8`.
 //!
 //! Before: a step in `f32`. After: the same step in which products read the half type and activations are kept in it, while
 //! whatever rounding would spoil stays in `f32`: parameters and moments, gradients of parameters, sums, softmax and losses,
@@ -12,12 +12,18 @@
 //!
 //! Values that cross the boundary of a loop have one dtype on both sides, and a carry has the dtype of its next value.
 //! So carries that become each other have one dtype, which depends on all of them: the classes are a fixpoint.
+//!
+//! A step in `fp8` is one in `bf16` in which products of layers ([`super::layers`]) read factors that are rounded once more, to 8 bits
+//! ([`Quantized`]): in the forward pass to E4M3, in the backward pass a cotangent to E5M2 and the other factor to E4M3. A rounded factor is a
+//! number of `bf16`, so a device without such products computes what one that has them does.
 
 use crate::passes::linear::linearized;
 use crate::passes::normalize::rebuild;
 use crate::step::step_graph::{OutputKind, StepGraph};
-use meshwright_ops::{Crossing, Graph, Id, InputOpKind, Kind, Origin, Precision, TF32};
-use meshwright_plan::{Arithmetic, DType, IdVec, Phase};
+use meshwright_ops::{
+    Crossing, Expand, Graph, Id, InputOpKind, Kind, Op, Origin, Precision, Quantized, TF32, Unary,
+};
+use meshwright_plan::{Arithmetic, DType, Fp8, IdVec, Phase};
 
 /// Gives every value its dtype. A step whose arithmetic is `f32` or `f64` stays as it is.
 pub fn assign(step: StepGraph) -> StepGraph {
@@ -25,19 +31,25 @@ pub fn assign(step: StepGraph) -> StepGraph {
         return with_rounded_factors(&step);
     }
     let Some(half) = step.float.half() else { return step };
-    let choices = choices(&step, half);
+    let choices = choices(&step, half).1;
     let mut out = rebuild(&step, |g, mut node, id| {
         let choice = choices[id];
         if let Some(to) = choice.reads {
             let product = precision(&step.graph, id) == Precision::Products;
+            let layer = product && to == half && step.float == Arithmetic::FP8 && node.origin.layer;
             // The initial value of a carry is cast before the loop.
             if let Some(b) = step.graph.boundary(id) {
                 g.scope = step.graph.repeats[b.of].parent;
             }
-            for x in &mut node.inputs {
+            for (x, before) in node.inputs.iter_mut().zip(&step.graph.node(id).inputs) {
                 // A number that scales a product is no factor of it that hardware would want rounded.
-                if !(product && g.ty(*x).dims.is_empty()) {
-                    *x = cast(g, *x, to, &node.origin);
+                if product && g.ty(*x).dims.is_empty() {
+                    continue;
+                }
+                *x = cast(g, *x, to, &node.origin);
+                if layer {
+                    *x = beside(g, *x, Quantized { format: format_of(&step.graph, *before) });
+                    g.nodes[*x].origin.layer = true;
                 }
             }
         }
@@ -65,7 +77,7 @@ fn with_rounded_factors(step: &StepGraph) -> StepGraph {
                 let ty = g.ty(*x);
                 // A number that scales a product is no factor of it that hardware would round.
                 if ty.dtype == DType::F32 && !ty.dims.is_empty() {
-                    *x = rounded(g, *x);
+                    *x = beside(g, *x, Unary(&TF32));
                 }
             }
         }
@@ -73,15 +85,29 @@ fn with_rounded_factors(step: &StepGraph) -> StepGraph {
     }))
 }
 
-/// A value rounded to TF32, once for all who read it.
-fn rounded(g: &mut Graph, x: Id) -> Id {
-    let node = g.node(x);
-    let name = format!("tf32({})", g.path(x)).into();
+/// A value rounded, but stored as it is: once for all who read it.
+fn beside(g: &mut Graph, x: Id, rounding: impl Op + 'static) -> Id {
+    let (node, stored) = (g.node(x), g.ty(x).dtype);
+    let name = format!("{}({})", rounding.name(), g.path(x)).into();
     let (cursor, scope) = (Origin { name, ..node.origin.clone() }, node.scope);
     let before = (std::mem::replace(&mut g.cursor, cursor), std::mem::replace(&mut g.scope, scope));
-    let rounded = g.unary(&TF32, x);
+    let rounded = g.op(rounding, &[x]);
+    g.nodes[rounded].ty.dtype = stored;
     (g.cursor, g.scope) = before;
     rounded
+}
+
+/// The format of a factor: cotangents need the range of E5M2. A value of the forward pass is read in the body of a backward loop as a slice of its stack.
+fn format_of(g: &Graph, mut x: Id) -> Fp8 {
+    while g.node(x).origin.phase == Phase::Backward {
+        let node = g.node(x);
+        let same = matches!(node.op.kind(), Kind::Rename { .. }) || node.op.as_any().is::<Expand>();
+        if !same && g.boundary(x).is_none_or(|b| b.how != Crossing::Slice) {
+            return Fp8::E5M2;
+        }
+        x = node.inputs[0];
+    }
+    Fp8::E4M3
 }
 
 /// A value in another of the two dtypes. Down to the half type the cast belongs to the value, up to `f32` to who reads it: so what
@@ -108,16 +134,16 @@ fn cast(g: &mut Graph, x: Id, to: DType, reader: &Origin) -> Id {
 
 /// Precision of an op's operands, and of its result.
 #[derive(Clone, Copy, Debug)]
-struct Choice {
+pub(super) struct Choice {
     /// The dtype in which it insists on reading its floats; `None` where it reads both.
     reads: Option<DType>,
     /// Whether the result is stored in the half type.
-    narrow: bool,
+    pub(super) narrow: bool,
 }
 
 /// Class of an `f32` value, in ascending order of precedence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum PrecisionClass {
+pub(super) enum PrecisionClass {
     /// No float of `f32`: it stays as it is.
     Other,
     /// An input, a constant, or a function of such.
@@ -131,7 +157,7 @@ enum PrecisionClass {
 }
 
 /// Precision of an op, with the demands of its place in the step.
-fn precision(g: &Graph, id: Id) -> Precision {
+pub(super) fn precision(g: &Graph, id: Id) -> Precision {
     let node = g.node(id);
     if node.origin.full || node.origin.phase == Phase::Update {
         return Precision::Full;
@@ -139,7 +165,8 @@ fn precision(g: &Graph, id: Id) -> Precision {
     node.op.precision(&g.input_types(id), &node.ty)
 }
 
-fn choices(step: &StepGraph, half: DType) -> IdVec<Id, Choice> {
+/// The class of each value, and what follows.
+pub(super) fn choices(step: &StepGraph, half: DType) -> (IdVec<Id, PrecisionClass>, IdVec<Id, Choice>) {
     let g = &step.graph;
     let mut natures = g.nodes.table(PrecisionClass::Other);
     let mut choices = g.nodes.table(Choice { reads: None, narrow: false });
@@ -171,7 +198,7 @@ fn choices(step: &StepGraph, half: DType) -> IdVec<Id, Choice> {
         }
     }
     cross_boundaries(g, &mut choices, half);
-    choices
+    (natures, choices)
 }
 
 /// Values that cross the boundary of a loop have one dtype on both sides, and a carry has that of its next value.

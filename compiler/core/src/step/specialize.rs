@@ -6,24 +6,27 @@
 use crate::passes::accumulators::accumulators;
 use crate::passes::hoist::hoist;
 use crate::program::Program;
+use crate::step::layers::mark;
 use meshwright_ops::{Computes, Const, Expand, Graph, Id, Kind, Source};
 use meshwright_plan::IdVec;
 use std::sync::Arc;
 
 /// The program as it is in training steps, or in evaluation and prediction, with what loops do not change moved out of
-/// them, and sums that they carry on as sums over their iterations.
+/// them, and sums that they carry on as sums over their iterations; in `fp8` with the products of layers marked.
 pub fn specialized(program: &Program, training: bool) -> Program {
     let mut out = program.clone();
     let same = decide(&mut out.graph, training);
     hoist(&mut out.graph);
     accumulators(&mut out.graph);
-    let Some(same) = same else { return out };
-    let now = |id: &mut Id| *id = same[*id];
-    out.losses.iter_mut().chain(&mut out.metrics).chain(&mut out.outputs).for_each(|d| now(&mut d.id));
-    out.states.iter_mut().filter_map(|s| s.next.as_mut()).for_each(now);
-    if let Some(t) = &mut out.train {
-        t.objectives.iter_mut().for_each(|o| now(&mut o.loss.id));
+    if let Some(same) = same {
+        let now = |id: &mut Id| *id = same[*id];
+        out.losses.iter_mut().chain(&mut out.metrics).chain(&mut out.outputs).for_each(|d| now(&mut d.id));
+        out.states.iter_mut().filter_map(|s| s.next.as_mut()).for_each(now);
+        if let Some(t) = &mut out.train {
+            t.objectives.iter_mut().for_each(|o| now(&mut o.loss.id));
+        }
     }
+    mark(&mut out);
     out
 }
 

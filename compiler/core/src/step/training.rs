@@ -275,6 +275,7 @@ fn global_norm(g: &mut Graph, grads: &[Id]) -> Option<Id> {
         path: "".into(),
         span: base.span,
         full: false,
+        layer: false,
     };
     Some(Squares::joint(g, &squares).root(g, 1.0))
 }

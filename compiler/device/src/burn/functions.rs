@@ -1,13 +1,14 @@
 //! Scalar functions as operations of Burn, an arm for each.
 
+use super::fp8;
 use super::lower::{Lower, unsupported};
 use crate::error::LoweringError;
 use crate::lowering::graph::{GraphBuilder, Val};
 use crate::lowering::ops::Binary;
 use burn_backend::DType as BurnType;
 use burn_ir::{FloatOperationIr as FloatOp, NumericOperationIr as Numeric};
-use meshwright_plan::DType;
 use meshwright_plan::expr::UnaryFn;
+use meshwright_plan::{DType, Fp8};
 
 impl Lower<'_> {
     /// An element-wise function; `dtype` is the dtype of the Plan's value.
@@ -70,6 +71,9 @@ impl Lower<'_> {
             UnaryFn::Ceil => e.float(FloatOp::Ceil, a),
             UnaryFn::Round => e.float(FloatOp::Round, a),
             UnaryFn::Tf32 => tf32(e, a),
+            UnaryFn::RoundE4m3 => fp8::round(e, a, Fp8::E4M3),
+            UnaryFn::RoundE5m2 => fp8::round(e, a, Fp8::E5M2),
+            UnaryFn::PowerOfTwo => fp8::power_of_two(e, a),
             UnaryFn::Not => e.not(a),
         })
     }

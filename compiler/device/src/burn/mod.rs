@@ -14,6 +14,7 @@ mod contract;
 mod emit;
 mod epilogue;
 mod fold;
+mod fp8;
 mod functions;
 mod index;
 mod int;

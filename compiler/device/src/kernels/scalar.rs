@@ -1,7 +1,7 @@
 //! Scalar expressions as programs of kernels. Every register is an `f32`: truth values are 0 and 1, and integers are the bits of an `i32`.
 
 use meshwright_plan::expr::{BinaryFn, Expr, Node, Reg, Scalar, UnaryFn};
-use meshwright_plan::{Computed, DType};
+use meshwright_plan::{Computed, DType, Fp8};
 
 /// Functions that kernels have. Burn's operations compute the others.
 const UNARY: &[UnaryFn] = &[
@@ -105,6 +105,13 @@ impl ScalarProgram {
                     instructions.push(Instruction::Whole(0));
                     let of = *at.get(usize::from(of))?;
                     Instruction::OfIntegers(BinaryFn::Sub, instructions.len() - 1, of)
+                }
+                Scalar::Unary(f, of) if node.dtype.is_float() => {
+                    let x = *at.get(usize::from(of))?;
+                    match expanded(&mut instructions, f, x) {
+                        Some(last) => last,
+                        None => instruction(&expr.nodes, node, &at)?,
+                    }
                 }
                 _ => instruction(&expr.nodes, node, &at)?,
             };
@@ -240,4 +247,78 @@ fn cast(nodes: &[Node], to: &Node, from: Reg, at: &[usize]) -> Option<Result<Ins
         (DType::I32 | DType::U8, _) => Ok(Instruction::Float(reg)),
         _ => Err(reg),
     })
+}
+
+/// Adds the instructions of a function that kernels do not have, except the last, which is returned: those that round to 8 bits are sums and comparisons.
+/// `None` for other functions.
+fn expanded(all: &mut Vec<Instruction>, f: UnaryFn, of: usize) -> Option<Instruction> {
+    let mut list = InstructionList(all);
+    match (f, f.rounds_to()) {
+        (_, Some(format)) => Some(list.rounded(format, of)),
+        (UnaryFn::PowerOfTwo, _) => {
+            let size = list.push(Instruction::Unary(UnaryFn::Abs, of));
+            Some(list.power_of_two(size))
+        }
+        _ => None,
+    }
+}
+
+/// Instructions behind others.
+struct InstructionList<'a>(&'a mut Vec<Instruction>);
+
+impl InstructionList<'_> {
+    fn push(&mut self, instruction: Instruction) -> usize {
+        self.0.push(instruction);
+        self.0.len() - 1
+    }
+
+    fn number(&mut self, x: f64) -> usize {
+        self.push(Instruction::Number((x as f32).to_bits()))
+    }
+
+    fn binary(&mut self, f: BinaryFn, a: usize, b: usize) -> usize {
+        self.push(Instruction::Binary(f, a, b))
+    }
+
+    fn with_number(&mut self, f: BinaryFn, a: usize, x: f64) -> usize {
+        let x = self.number(x);
+        self.binary(f, a, x)
+    }
+
+    /// [`Fp8::round`]; the sign of 0 is lost.
+    fn rounded(&mut self, format: Fp8, x: usize) -> Instruction {
+        let most = f64::from(format.greatest());
+        let x = self.with_number(BinaryFn::Min, x, most);
+        let x = self.with_number(BinaryFn::Max, x, -most);
+        let size = self.push(Instruction::Unary(UnaryFn::Abs, x));
+        let power = self.power_below(size);
+        let power = self.with_number(BinaryFn::Max, power, format.least_normal().into());
+        let sum = self.with_number(BinaryFn::Mul, power, format.rounding_sum(f32::MANTISSA_DIGITS));
+        let up = self.binary(BinaryFn::Add, x, sum);
+        Instruction::Binary(BinaryFn::Sub, up, sum)
+    }
+
+    /// [`meshwright_plan::power_of_two`] of a magnitude.
+    fn power_of_two(&mut self, size: usize) -> Instruction {
+        // Where the product of `power_below` would be infinite, of a smaller number.
+        let large = self.with_number(BinaryFn::Gt, size, 2f64.powi(64));
+        let smaller = self.with_number(BinaryFn::Mul, size, 2f64.powi(-32));
+        let x = self.push(Instruction::Select(large, smaller, size));
+        let power = self.power_below(x);
+        let larger = self.with_number(BinaryFn::Mul, power, 2f64.powi(32));
+        let power = self.push(Instruction::Select(large, larger, power));
+        let infinite = self.with_number(BinaryFn::Gt, size, f32::MAX.into());
+        Instruction::Select(infinite, size, power)
+    }
+
+    /// The first digit of a magnitude of at most 2^64, by sums: of `c = x (2^23 + 1)` it is `c - (c - x)`, rounded (Dekker 1971, section 5), also where a
+    /// compiler joins the product with a sum.
+    fn power_below(&mut self, x: usize) -> usize {
+        let c = self.with_number(BinaryFn::Mul, x, 2f64.powi(23) + 1.0);
+        let rest = self.binary(BinaryFn::Sub, c, x);
+        let upper = self.binary(BinaryFn::Sub, c, rest);
+        let above = self.binary(BinaryFn::Gt, upper, x);
+        let half = self.with_number(BinaryFn::Mul, upper, 0.5);
+        self.push(Instruction::Select(above, half, upper))
+    }
 }

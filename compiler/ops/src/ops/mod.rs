@@ -21,7 +21,7 @@ ops! {
     input, constant, index, boundary,
     add, contract, arithmetic, compare, logic,
     neg, exp, log, sqrt, rsqrt, recip, tanh, sigmoid, erf, relu, gelu, silu, abs, sign,
-    sin, cos, tan, floor, ceil, round, tf32, log1p, expm1, square, softplus, elu, selu, leaky_relu, floor_div,
+    sin, cos, tan, floor, ceil, round, tf32, fp8, quantized, log1p, expm1, square, softplus, elu, selu, leaky_relu, floor_div,
     cast, select, mask, expand, rename, gradient, stop_gradient, straight_through, norm_root,
     reduce, prod, scaled_squares, truth_folds, arg_reduce, cumsum, top_k, mean, softmax, logsumexp, cross_entropy, cross_entropy_grad,
     attention, lookup, scatter_add, indexed_product, dynamic_update_slice, one_hot, in_range, reverse,

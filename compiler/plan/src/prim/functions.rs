@@ -1,6 +1,6 @@
 //! Scalar functions: the tables of those of one number and of two. A backend has a kernel for each row of the first.
 
-use crate::DType;
+use crate::{DType, Fp8};
 use serde::{Deserialize, Serialize};
 
 /// The domain of a function of one number, which is its range too.
@@ -125,6 +125,12 @@ unary_functions! {
     Round "round" Float Simple |x| x.round_ties_even();
     /// The nearest number of TF32, with 11 significant bits; of two equally near the even one.
     Tf32 "tf32" Float Simple |x| f64::from(crate::tf32(x as f32));
+    /// The nearest number of E4M3, of two equally near the even one, at most 448 in magnitude.
+    RoundE4m3 "round_e4m3" Float Simple |x| f64::from(Fp8::E4M3.round(x as f32));
+    /// The nearest number of E5M2, of two equally near the even one, at most 57344 in magnitude.
+    RoundE5m2 "round_e5m2" Float Simple |x| f64::from(Fp8::E5M2.round(x as f32));
+    /// The greatest power of two that is not greater than the magnitude.
+    PowerOfTwo "power_of_two" Float Simple |x| f64::from(crate::power_of_two(x as f32));
     /// Negation.
     Not "not" Truth Simple |x| f64::from(u8::from(x == 0.0));
 }
@@ -133,6 +139,15 @@ impl UnaryFn {
     /// The function of that name.
     pub fn named(name: &str) -> Option<UnaryFn> {
         UnaryFn::ALL.iter().copied().find(|f| f.name() == name)
+    }
+
+    /// The format of 8 bits that it rounds to.
+    pub const fn rounds_to(self) -> Option<Fp8> {
+        match self {
+            UnaryFn::RoundE4m3 => Some(Fp8::E4M3),
+            UnaryFn::RoundE5m2 => Some(Fp8::E5M2),
+            _ => None,
+        }
     }
 
     /// True if the function exists for this dtype.

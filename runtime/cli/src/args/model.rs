@@ -17,6 +17,8 @@ pub(crate) enum Precision {
     F16,
     /// All values in f32, factors of matmuls and convolutions rounded to TF32, which GPUs multiply several times as fast.
     Tf32,
+    /// As bf16, with the factors of products of layers scaled and rounded to 8 bits: E4M3, gradients E5M2. Products still run as those of bf16.
+    Fp8,
 }
 
 impl Precision {
@@ -27,6 +29,7 @@ impl Precision {
             Precision::Bf16 => Arithmetic::BF16,
             Precision::F16 => Arithmetic::F16,
             Precision::Tf32 => Arithmetic::TF32,
+            Precision::Fp8 => Arithmetic::FP8,
         }
     }
 }

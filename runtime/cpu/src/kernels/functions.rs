@@ -4,6 +4,7 @@
 use super::instruction_set::multiversion;
 use super::math::{Real, fma, poly};
 use super::trig::{near_or_far, tangent, turned};
+use meshwright_plan::Fp8;
 use meshwright_plan::expr::{Domain, UnaryFn};
 
 /// A kernel of each element.
@@ -156,6 +157,9 @@ float_functions! {
     Ceil each |x| x.ceil();
     Round each |x| x.round_ties_even();
     Tf32 each meshwright_plan::tf32;
+    RoundE4m3 each |x| Fp8::E4M3.round(x);
+    RoundE5m2 each |x| Fp8::E5M2.round(x);
+    PowerOfTwo each meshwright_plan::power_of_two;
 }
 
 // Integers wrap around.

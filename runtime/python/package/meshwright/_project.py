@@ -39,7 +39,7 @@ class Project:
         dims: sizes of dims by name.
         sets: values of consts by name.
         preset: a `size` block of the model.
-        precision: "f32", "f64", "bf16", "f16" or "tf32".
+        precision: "f32", "f64", "bf16", "f16", "tf32" or "fp8".
         options: more options of the command by name, such as no_overlap=True.
 
     Raises:

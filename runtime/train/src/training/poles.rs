@@ -78,7 +78,7 @@ impl Pole {
         let number = match (float, *name) {
             // Numbers near -1 are farther apart.
             (Arithmetic::F16, "log1p") => "1e-3",
-            (Arithmetic::BF16, "log1p") => "1e-2",
+            (Arithmetic::BF16 | Arithmetic::FP8, "log1p") => "1e-2",
             (Arithmetic::F16, _) => "1e-4",
             (_, "sqrt" | "rsqrt") => "1e-12",
             _ => "1e-6",

@@ -85,6 +85,7 @@ impl<'a> Resolver<'a> {
             name: path.as_str().into(),
             span: p.name.span,
             full: false,
+            layer: false,
         };
         let before = self.graph.nodes.len();
         let scope = self.graph.scope.take();

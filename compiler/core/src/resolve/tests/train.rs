@@ -156,7 +156,7 @@ fn what_is_missing_or_misspelled_is_said() {
           fix: clip by the norm of all gradients: `norm` -> `global_norm`
         E0201 there is no precision `f23`
           ^ `f23`: not known
-          note: precisions: `f32`, `f64`, `bf16`, `f16` and `tf32`
+          note: precisions: `f32`, `f64`, `bf16`, `f16`, `tf32` and `fp8`
           fix: write `f32`: `f23` -> `f32`",
     );
     same(

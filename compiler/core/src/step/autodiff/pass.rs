@@ -65,7 +65,8 @@ impl BackwardPass<'_> {
         let residuals = self.residuals(&node);
         let operands: Vec<Id> = node.inputs.iter().chain(&residuals).map(|x| self.bring(*x)).collect();
         let result = self.bring(id);
-        self.g.cursor = Origin { full, ..backward(self.g, id, Class::Value) };
+        let layer = node.origin.layer;
+        self.g.cursor = Origin { full, layer, ..backward(self.g, id, Class::Value) };
         if let Some(root) = self.norm_root(id) {
             let reduced = root.reduced(self.g, result, dy);
             self.hand_to_squares(node.inputs[0], reduced, &|g, x| root.moved(g, operands[0], result, x));
@@ -134,5 +135,6 @@ pub(super) fn backward(g: &Graph, of: Id, class: Class) -> Origin {
         name: cotangent_of(g, of),
         span: o.span,
         full: false,
+        layer: false,
     }
 }

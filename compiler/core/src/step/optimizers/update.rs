@@ -40,6 +40,7 @@ pub(crate) fn origin_of(decl: &ParamDecl) -> Origin {
         name: format!("update of {}", decl.path).into(),
         span: decl.span,
         full: false,
+        layer: false,
     }
 }
 

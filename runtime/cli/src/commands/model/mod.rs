@@ -14,3 +14,15 @@ pub(super) mod plan_page;
 mod scale;
 pub(crate) mod search;
 mod search_bench;
+
+use crate::output::console::Console;
+use meshwright_plan::Arithmetic;
+
+/// Says of a program of `fp8` how its products run.
+fn note_8_bits(float: Arithmetic, console: &mut Console) {
+    if float == Arithmetic::FP8 {
+        console.note(
+            "in `fp8` factors are rounded to 8 bits, but products run, and are priced, as those of `bf16`",
+        );
+    }
+}

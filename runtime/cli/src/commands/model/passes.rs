@@ -82,6 +82,9 @@ pub(in crate::commands) fn make(
     }
     let begin = Instant::now();
     let (project, sources) = project::load(options, console)?;
+    if of_device || passes.device.is_some() {
+        super::note_8_bits(project.program.float, console);
+    }
     let mut times = vec![("resolve", begin.elapsed())];
     let begin = Instant::now();
     let steps = Steps::of(&project, program);

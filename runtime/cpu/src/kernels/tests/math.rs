@@ -1,7 +1,7 @@
 use crate::kernels::instruction_set::Level;
 use crate::kernels::{Access, Arg, MapKernel, Slice, SliceMut};
-use meshwright_plan::DType;
 use meshwright_plan::expr::{BinaryFn, Expr, Scalar, UnaryFn};
+use meshwright_plan::{DType, Fp8};
 
 fn apply(f: UnaryFn, level: Level, x: &[f32]) -> Vec<f32> {
     let mut e = Expr::default();
@@ -53,7 +53,7 @@ fn worst(f: UnaryFn, reference: impl Fn(f64) -> f64) -> f64 {
 #[test]
 fn functions_of_f32_are_accurate_everywhere() {
     type Case = (UnaryFn, fn(f64) -> f64, f64);
-    let cases: [Case; 18] = [
+    let cases: [Case; 21] = [
         (UnaryFn::Exp, f64::exp, 1.5),
         (UnaryFn::Log, f64::ln, 1.5),
         (UnaryFn::Tanh, f64::tanh, 3.0),
@@ -72,6 +72,9 @@ fn functions_of_f32_are_accurate_everywhere() {
         (UnaryFn::Ceil, f64::ceil, 0.0),
         (UnaryFn::Round, f64::round_ties_even, 0.0),
         (UnaryFn::Tf32, |x| f64::from(meshwright_plan::tf32(x as f32)), 0.0),
+        (UnaryFn::RoundE4m3, |x| f64::from(Fp8::E4M3.round(x as f32)), 0.0),
+        (UnaryFn::RoundE5m2, |x| f64::from(Fp8::E5M2.round(x as f32)), 0.0),
+        (UnaryFn::PowerOfTwo, |x| f64::from(meshwright_plan::power_of_two(x as f32)), 0.0),
     ];
     let found: Vec<_> = cases.iter().map(|(f, r, limit)| (f, worst(*f, r), limit)).collect();
     assert!(found.iter().all(|(_, u, limit)| u <= *limit), "{found:?}");
@@ -99,6 +102,9 @@ fn edges() {
         (UnaryFn::Ceil, [-inf, -0.0, 0.0, inf, nan]),
         (UnaryFn::Round, [-inf, -0.0, 0.0, inf, nan]),
         (UnaryFn::Tf32, [-inf, -0.0, 0.0, inf, nan]),
+        (UnaryFn::RoundE4m3, [-448.0, -0.0, 0.0, 448.0, nan]),
+        (UnaryFn::RoundE5m2, [-57344.0, -0.0, 0.0, 57344.0, nan]),
+        (UnaryFn::PowerOfTwo, [inf, 0.0, 0.0, inf, nan]),
     ];
     for level in Level::available() {
         for (f, want) in cases {

@@ -273,10 +273,9 @@ fn one_estimate(
     machine: &Machine,
     choice: &OpenChoice,
 ) -> Result<Estimate, String> {
-    let (precision, fp8) = match run.precision.as_str() {
-        "fp8" => (Arithmetic::BF16, true),
-        "fp16" => (Arithmetic::F16, false),
-        name => (Arithmetic::named(name).ok_or_else(|| format!("`{name}` is no precision"))?, false),
+    let mut precision = match run.precision.as_str() {
+        "fp16" => Arithmetic::F16,
+        name => Arithmetic::named(name).ok_or_else(|| format!("`{name}` is no precision"))?,
     };
     let engine = match run.engine.as_str() {
         "threads" => EngineKind::Threads,
@@ -285,8 +284,9 @@ fn one_estimate(
         name => {
             let stated = file.engine.get(name).ok_or_else(|| format!("no `[engine.{name}]`"))?;
             let mut facts = choice.facts(stated)?;
-            if fp8 {
-                facts.dtype = "fp8".into();
+            if precision == Arithmetic::FP8 {
+                // How another system scales is among its facts: the program itself is one of `bf16`.
+                (precision, facts.dtype) = (Arithmetic::BF16, "fp8".into());
             }
             EngineKind::Foreign(Box::new(facts))
         }

@@ -1,5 +1,7 @@
 //! Arithmetic of a program: the precision that users choose.
 
+pub mod fp8;
+
 use crate::DType;
 use serde::{Deserialize, Serialize};
 
@@ -18,12 +20,20 @@ pub enum Arithmetic {
     F16,
     /// All floats are `f32`; factors of products are rounded to TF32, 11 significant bits.
     TF32,
+    /// As `BF16`, but products of layers read factors that are scaled and rounded to 8 bits.
+    FP8,
 }
 
 impl Arithmetic {
     /// All, in the order in which messages name them.
-    pub const ALL: [Arithmetic; 5] =
-        [Arithmetic::F32, Arithmetic::F64, Arithmetic::BF16, Arithmetic::F16, Arithmetic::TF32];
+    pub const ALL: [Arithmetic; 6] = [
+        Arithmetic::F32,
+        Arithmetic::F64,
+        Arithmetic::BF16,
+        Arithmetic::F16,
+        Arithmetic::TF32,
+        Arithmetic::FP8,
+    ];
 
     /// The one of that name.
     pub fn named(name: &str) -> Option<Arithmetic> {
@@ -38,6 +48,7 @@ impl Arithmetic {
             Arithmetic::BF16 => "bf16",
             Arithmetic::F16 => "f16",
             Arithmetic::TF32 => "tf32",
+            Arithmetic::FP8 => "fp8",
         }
     }
 
@@ -46,7 +57,7 @@ impl Arithmetic {
         match self {
             Arithmetic::F32 | Arithmetic::TF32 => DType::F32,
             Arithmetic::F64 => DType::F64,
-            Arithmetic::BF16 => DType::BF16,
+            Arithmetic::BF16 | Arithmetic::FP8 => DType::BF16,
             Arithmetic::F16 => DType::F16,
         }
     }
@@ -63,7 +74,7 @@ impl Arithmetic {
 }
 
 impl From<DType> for Arithmetic {
-    /// The arithmetic whose activations are stored in a float type. Of TF32 there is no such type.
+    /// The arithmetic whose activations are stored in a float type. Of TF32 and FP8 there is no such type.
     fn from(stored: DType) -> Arithmetic {
         match stored {
             DType::F64 => Arithmetic::F64,
