@@ -29,8 +29,7 @@ mod step;
 mod work;
 
 pub use arena::{ArenaId, IdVec};
-pub use arithmetic::fp8::{Fp8, power_of_two};
-pub use arithmetic::{Arithmetic, tf32};
+pub use arithmetic::{Arithmetic, Fp8, power_of_two, tf32};
 pub use buffer::buffer_layout::{BufferLayout, BufferPart};
 pub use buffer::{BufId, Buffer, Extent, Operand};
 pub use collective::{BusFactor, Collective, CollectiveKind, CollectiveSpec, Portion, Traffic};

@@ -1,9 +1,11 @@
 //! Arithmetic of a program: the precision that users choose.
 
-pub mod fp8;
+mod fp8;
 
 use crate::DType;
 use serde::{Deserialize, Serialize};
+
+pub use fp8::{Fp8, power_of_two};
 
 /// The arithmetic of a program, as `precision` and `--precision` name it. It is not the dtype of every value: a program of `bf16` has
 /// values of `f32` too.
