@@ -13,7 +13,7 @@
 //! Values that cross the boundary of a loop have one dtype on both sides, and a carry has the dtype of its next value.
 //! So carries that become each other have one dtype, which depends on all of them: the classes are a fixpoint.
 //!
-//! A step in `fp8` is one in `bf16` in which products of layers ([`super::layers`]) read factors that are rounded once more, to 8 bits
+//! A step in `fp8` is one in `bf16` in which products of layers (`layers.rs`) read factors that are rounded once more, to 8 bits
 //! ([`Quantized`]): in the forward pass to E4M3, in the backward pass a cotangent to E5M2 and the other factor to E4M3. A rounded factor is a
 //! number of `bf16`, so a device without such products computes what one that has them does.
 
