@@ -311,10 +311,12 @@ impl InstructionList<'_> {
         Instruction::Select(infinite, size, power)
     }
 
-    /// The first digit of a magnitude of at most 2^64, by sums: of `c = x (2^23 + 1)` it is `c - (c - x)`, rounded (Dekker 1971, section 5), also where a
-    /// compiler joins the product with a sum.
+    /// The first digit of a magnitude of at most 2^64, by sums: of `c = x (2^23 + 1)` it is `c - (c - x)`, rounded (Dekker 1971, section 5).
+    ///
+    /// A compiler may join a product with the sums that read it, without rounding it in between. So `c` is `2^23 x + x`: its product is exact.
     fn power_below(&mut self, x: usize) -> usize {
-        let c = self.with_number(BinaryFn::Mul, x, 2f64.powi(23) + 1.0);
+        let scaled = self.with_number(BinaryFn::Mul, x, 2f64.powi(23));
+        let c = self.binary(BinaryFn::Add, scaled, x);
         let rest = self.binary(BinaryFn::Sub, c, x);
         let upper = self.binary(BinaryFn::Sub, c, rest);
         let above = self.binary(BinaryFn::Gt, upper, x);

@@ -19,8 +19,14 @@ pub(super) fn computed(
     load: impl Fn(usize) -> f64,
     index: impl Fn(usize) -> usize,
 ) -> Vec<f64> {
-    let mut made: Vec<f64> = Vec::with_capacity(program.instructions.len());
-    for instruction in &program.instructions {
+    let instructions = &program.instructions;
+    let mut made: Vec<f64> = Vec::with_capacity(instructions.len());
+    // CUDA's compiler joins a product with the sum that reads it, and rounds once. A program may not count on a rounding in between.
+    let unrounded = |made: &[f64], at: usize| match instructions[at] {
+        Instruction::Binary(BinaryFn::Mul, a, b) => made[a] * made[b],
+        _ => made[at],
+    };
+    for instruction in instructions {
         made.push(match *instruction {
             Instruction::Load(n) => load(n),
             Instruction::Number(bits) => f64::from(f32::from_bits(bits)),
@@ -29,6 +35,9 @@ pub(super) fn computed(
             Instruction::Unary(f, a) => rounded(f.of(made[a])),
             Instruction::RoughExp(a) => rounded(made[a].exp()),
             Instruction::RoughErf(a) => rounded(UnaryFn::Erf.of(made[a])),
+            Instruction::Binary(f @ (BinaryFn::Add | BinaryFn::Sub), a, b) => {
+                rounded(of_floats(f, unrounded(&made, a), unrounded(&made, b)))
+            }
             Instruction::Binary(f, a, b) => rounded(of_floats(f, made[a], made[b])),
             Instruction::OfIntegers(f, a, b) => of_integers(f, made[a] as i32, made[b] as i32),
             Instruction::Select(c, a, b) => made[if made[c] != 0.0 { a } else { b }],
