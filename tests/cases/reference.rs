@@ -90,7 +90,7 @@ fn words() -> String {
     const TITLES: [(WordKind, &str); 6] = [
         (WordKind::Optimizer, "Optimizers"),
         (WordKind::Initializer, "Initializers"),
-        (WordKind::Schedule, "Schedules"),
+        (WordKind::LearningRate, "Learning rates"),
         (WordKind::BuiltIn, "Built-ins that are no ops"),
         (WordKind::Keyword, "Keywords"),
         (WordKind::LayoutKeyword, "Keywords of layouts"),

@@ -1,7 +1,7 @@
 //! Reference pages of words that are neither codes nor ops: optimizers, initializers, schedules, keywords and the other
 //! built-ins. Names and parameters come from the tables that the resolver reads.
 
-use crate::resolve::{BY_FAN, INITIALIZERS, SCHEDULES};
+use crate::resolve::{BY_FAN, INITIALIZERS, LEARNING_RATES};
 use crate::step::optimizers::{Accepts, OPTIMIZERS, Setting};
 use meshwright_sorted::SortedMap;
 
@@ -13,7 +13,7 @@ pub enum WordKind {
     /// The value of a parameter before training.
     Initializer,
     /// A hyperparameter that changes with the step.
-    Schedule,
+    LearningRate,
     /// Reserved, or with a meaning in some places.
     Keyword,
     /// A function that is no op.
@@ -28,7 +28,7 @@ impl WordKind {
         match self {
             WordKind::Optimizer => "optimizer",
             WordKind::Initializer => "initializer",
-            WordKind::Schedule => "schedule",
+            WordKind::LearningRate => "learning rate",
             WordKind::Keyword => "keyword",
             WordKind::BuiltIn => "built-in",
             WordKind::LayoutKeyword => "layout keyword",
@@ -54,7 +54,7 @@ pub struct WordPage {
 /// Initializers, schedules, built-ins and keywords: kind, word, what it means. How the first two are written follows from the
 /// tables of the resolver; of the others it is the fourth.
 const DOCS: &[(WordKind, &str, &str, &str)] = {
-    use WordKind::{BuiltIn, Initializer, Keyword, LayoutKeyword, Schedule};
+    use WordKind::{BuiltIn, Initializer, Keyword, LayoutKeyword, LearningRate};
     &[
         (Initializer, "normal", "A normal distribution.", ""),
         (
@@ -88,15 +88,15 @@ const DOCS: &[(WordKind, &str, &str, &str)] = {
             "Normal with variance `2 / n`, for `n` the size of the dims that are summed over (He et al. 2015; also called Kaiming): a dim of the parameter or a list of them.",
             "",
         ),
-        (Schedule, "constant", "The same in every step.", ""),
+        (LearningRate, "constant", "The same in every step.", ""),
         (
-            Schedule,
+            LearningRate,
             "warmup_linear",
             "Rises from 0 to `peak` in `warmup` steps, then falls on a line to 0 at step `total`.",
             "",
         ),
         (
-            Schedule,
+            LearningRate,
             "warmup_cosine",
             "Rises from 0 to `peak` in `warmup` steps, then falls on half a cosine to `floor` at step `total`. `floor` is 0 unless it is given.",
             "",
@@ -359,10 +359,10 @@ const DOCS: &[(WordKind, &str, &str, &str)] = {
 pub fn pages() -> Vec<WordPage> {
     let by_fan = BY_FAN.iter().map(|(name, fans)| (*name, fans.to_vec(), fans.len()));
     let initializers = INITIALIZERS.iter().map(|(name, args)| (*name, args.to_vec(), args.len()));
-    let schedules = SCHEDULES.iter().map(|(name, args, required)| (*name, args.to_vec(), *required));
+    let rates = LEARNING_RATES.iter().map(|(name, args, required)| (*name, args.to_vec(), *required));
     let calls: SortedMap<&str, String> = initializers
         .chain(by_fan)
-        .chain(schedules)
+        .chain(rates)
         .map(|(name, args, required)| {
             let args = args.iter().enumerate().map(|(i, a)| match i < required {
                 true => a.to_string(),
@@ -458,7 +458,7 @@ mod tests {
         assert_eq!(names(WordKind::Optimizer), OPTIMIZERS.iter().map(|o| o.name).collect());
         let initializers = INITIALIZERS.iter().map(|i| i.0).chain(BY_FAN.iter().map(|i| i.0));
         assert_eq!(names(WordKind::Initializer), initializers.collect());
-        assert_eq!(names(WordKind::Schedule), SCHEDULES.iter().map(|s| s.0).collect());
+        assert_eq!(names(WordKind::LearningRate), LEARNING_RATES.iter().map(|s| s.0).collect());
         // All others have the pages of their ops.
         let ops = |name: &&str| meshwright_ops::families().any(|f| f.name == *name);
         assert_eq!(names(WordKind::BuiltIn), SPECIAL.into_iter().filter(|s| !ops(s)).collect());

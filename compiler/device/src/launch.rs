@@ -164,6 +164,11 @@ pub fn most_ahead(plan: &Plan) -> usize {
 }
 
 impl LoopLaunch {
+    /// Number of iterations on the device.
+    pub fn times(&self) -> usize {
+        self.positions.end - self.positions.start.max(self.from)
+    }
+
     /// What an action of a pipeline launches of the body, each with its microbatch: what begins to receive, what comes up to the last wait for a
     /// message, or the rest of the pass, with what it sends.
     pub fn turns_of(&self, action: &Action, launches: &IdVec<LaunchId, Launch>) -> Vec<(usize, usize)> {

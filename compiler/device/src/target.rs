@@ -100,6 +100,11 @@ impl Target {
             ..Target::compiled_on_host()
         }
     }
+
+    /// An H100 with cuBLASLt: the target of `--device cuda`, for which no GPU is needed.
+    pub fn h100() -> Target {
+        Target::cuda((9, 0), true)
+    }
 }
 
 impl std::fmt::Display for Target {

@@ -132,7 +132,7 @@ impl Printer<'_> {
     }
 
     fn iterations(&mut self, head: &str, of: &LoopLaunch, indent: usize) {
-        let (dim, times) = (self.plan.dims.name(of.dim), of.positions.end - of.positions.start.max(of.from));
+        let (dim, times) = (self.plan.dims.name(of.dim), of.times());
         let lowest = if of.from > 0 { format!(" from {} on", of.from) } else { String::new() };
         let from = if of.reverse { ", from the last" } else { "" };
         self.line(indent, format_args!("{head} over the {times} positions of {dim}{lowest}{from}"));
@@ -221,7 +221,7 @@ fn place(spot: &Spot) -> Option<String> {
 }
 
 /// The name of an operation of Burn.
-fn operation_name(operation: &OperationIr) -> String {
+pub(crate) fn operation_name(operation: &OperationIr) -> String {
     // Burn's operations have no names except those of their variants: `BaseFloat(Reshape(ShapeOpIr { …`.
     let text = format!("{operation:?}");
     let variants = text.split("OpIr").next().unwrap_or_default();

@@ -24,7 +24,7 @@ pub enum WordPlace {
     /// The initializer of a parameter: `xavier_uniform()`.
     Initializer,
     /// A learning-rate schedule: `cosine(…)`.
-    Schedule,
+    LearningRate,
     /// An option of the command line, without its dashes.
     Option,
 }
@@ -69,7 +69,7 @@ pub static TABLE: &[(WordPlace, Words)] = &[
     (WordPlace::Setting, SETTINGS),
     (WordPlace::Argument, ARGUMENTS),
     (WordPlace::Initializer, INITIALIZERS),
-    (WordPlace::Schedule, SCHEDULES),
+    (WordPlace::LearningRate, LEARNING_RATES),
     (WordPlace::Option, OPTIONS),
 ];
 
@@ -328,7 +328,7 @@ static INITIALIZERS: Words = &[
     ("zeros", Name("0")),
 ];
 
-static SCHEDULES: Words = &[
+static LEARNING_RATES: Words = &[
     ("cosine", Written("warmup_cosine(peak = 1e-3, warmup = 0, total = 10_000)")),
     ("cosine_annealing", Written("warmup_cosine(peak = 1e-3, warmup = 0, total = 10_000)")),
     ("cosine_decay", Written("warmup_cosine(peak = 1e-3, warmup = 0, total = 10_000)")),

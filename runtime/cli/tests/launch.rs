@@ -298,13 +298,14 @@ fn what_does_not_fit_the_memory_of_a_device_is_told_what_would() {
         let nodes = ["--memory", &memory, "--nodes", "2", "--per-node", "2"];
         let launched = run(&[&["launch", "slurm"], &model[..], &["dp"], &nodes].concat());
         let several = check("dp", &["--layout", "zero3", "--memory", &memory]);
-        for (code, _, err) in [check("dp", &["--memory", &memory]), launched, several] {
+        let one = check("dp", &["--memory", &memory]);
+        for ((code, _, err), device) in [(one, "cpu"), (launched, "cuda"), (several, "cpu")] {
             assert!(code == 1 && err.contains("error[E0401]") && err.contains("the largest are `"), "{err}");
             let help = err.lines().find(|l| l.contains("with this in the layout it fits, in ")).unwrap();
             let named: Vec<&str> = help.split('`').skip(1).step_by(2).collect();
             assert!(named.iter().any(|line| line.starts_with(word)), "{help}");
             let layout = format!("batch -> data; {}", named.join("; "));
-            let (code, _, err) = check(&layout, &["--memory", &memory]);
+            let (code, _, err) = check(&layout, &["--memory", &memory, "--device", device]);
             assert_eq!(code, 0, "{layout}: {err}");
         }
         let args = [&["compare"], &model[..], &["dp", "--memory", &memory]].concat();
@@ -323,6 +324,25 @@ fn what_does_not_fit_the_memory_of_a_device_is_told_what_would() {
             "{csv}"
         );
     }
+    // A GPU never makes some of the values: it is not refused for their bytes, with which a CPU is.
+    let (_, out, _) =
+        run(&[&["explain"], &model[..], &["dp", "--device", "cuda", "--format", "json"]].concat());
+    let on_gpu = lines(&out)[0]["device"]["peak_bytes"].to_string();
+    assert!(on_gpu.parse::<u64>().unwrap() < peak, "{on_gpu} {peak}");
+    let memory = ["--memory", &on_gpu];
+    let on = |device| check("dp", &[&memory[..], &["--device", device]].concat()).0;
+    assert_eq!((on("cuda"), on("cpu"), check("dp", &memory).0), (0, 1, 1));
+    let launch = |more: &[&str]| {
+        let nodes = ["--nodes", "2", "--per-node", "2"];
+        run(&[&["launch", "slurm"], &model[..], &["dp"], &memory, &nodes, more].concat()).0
+    };
+    assert_eq!((launch(&[]), launch(&["--cpu"])), (0, 1));
+    let fits = |device| {
+        let args = ["dp", "--device", device, "--format", "json"];
+        let (_, out, _) = run(&[&["compare"], &model[..], &args, &memory].concat());
+        lines(&out)[0]["variants"][0]["memory"]["fits"].clone()
+    };
+    assert_eq!((fits("cuda"), fits("cpu")), (true.into(), false.into()));
     // Where it fits, nothing is said; where no line helps, a smaller batch is.
     assert_eq!(check("dp", &["--memory", "80GiB"]).0, 0);
     let (code, _, err) = check("dp", &["--memory", "1KiB"]);

@@ -20,7 +20,7 @@ use std::sync::Arc;
 pub(super) fn ready(context: &DeviceContext<'_>, of: &Arc<HostKernel>) -> Result<Kernel, LoweringError> {
     let HostKernel { reads, writes, inputs, loads, over, .. } = &**of;
     let work = match &of.work {
-        HostWork::Step(at) => match context.plan.steps.get(*at) {
+        HostWork::Step(at, _) | HostWork::Show(at) => match context.plan.steps.get(*at) {
             Some(step) => prepare(context, step, reads, writes)?,
             None => return Err(LoweringError::Plan(format!("there is no step {at}"))),
         },

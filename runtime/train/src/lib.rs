@@ -26,7 +26,7 @@ pub use arrays::PredictedOutput;
 pub use bench::{BenchOptions, BenchResult, bench};
 pub use devices::consensus::agree_on_result;
 pub use devices::device_failure::described;
-pub use devices::plan_memory::{fits_device, lines_that_fit_device};
+pub use devices::plan_memory::{fits, fits_device, lines_that_fit_device};
 pub use devices::{Asked, Devices};
 pub use failure::Failure;
 pub use generation::{BeamSearch, GenerateOptions, Generated, GeneratedText, Sampling, TextEnd, generate};

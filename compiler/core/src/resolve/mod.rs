@@ -37,7 +37,7 @@ pub use declarations::presets::is_preset;
 #[cfg(test)]
 pub(crate) use declarations::reserved::SPECIAL;
 pub(crate) use expr::too_large;
-pub(crate) use train::schedule::SCHEDULES;
+pub(crate) use train::learning_rate::LEARNING_RATES;
 
 /// Stack of the thread that resolves: 32 KiB for each level.
 const STACK: usize = 64 << 20;

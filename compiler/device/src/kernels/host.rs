@@ -10,8 +10,6 @@ use meshwright_plan::{DType, Donation, Prim};
 /// A kernel with its operands and results.
 #[derive(Clone, Debug)]
 pub struct HostKernel {
-    /// Name in texts.
-    pub name: &'static str,
     /// The computation.
     pub work: HostWork,
     /// Operands, in the order that `work` expects.
@@ -29,8 +27,10 @@ pub struct HostKernel {
 /// Computation of a kernel of the host.
 #[derive(Clone, Debug)]
 pub enum HostWork {
-    /// The primitive of a step of the Plan, by number. Half types that its kernel lacks are `f32` here.
-    Step(usize),
+    /// The primitive of a step of the Plan, by number and name. Half types that its kernel lacks are `f32` here.
+    Step(usize, &'static str),
+    /// The same for a step that takes an iteration's part of a tensor: the host shows the part, and nothing moves.
+    Show(usize),
     /// Conversion to the dtype of the result.
     Cast,
     /// Zeros.
@@ -52,6 +52,24 @@ pub enum HostWork {
     Unpack(StridedView, Vec<PackedBlock>),
     /// Join of received blocks and the device's own part; which of the two operands exist.
     JoinHalo(Box<Halo>, [bool; 2]),
+}
+
+impl HostWork {
+    /// Name in texts.
+    pub fn name(&self) -> &'static str {
+        match self {
+            HostWork::Step(_, name) => name,
+            HostWork::Show(_) => "iteration_slice",
+            HostWork::Cast => "cast",
+            HostWork::Zero => "zero",
+            HostWork::Copy => "copy",
+            HostWork::Product(_) => "product",
+            HostWork::ThinProduct { .. } => "thin_product",
+            HostWork::Pack(_) => "pack",
+            HostWork::Unpack(..) => "unpack",
+            HostWork::JoinHalo(..) => "join_halo",
+        }
+    }
 }
 
 /// Most rows of the thin factor of a product.

@@ -22,7 +22,7 @@ use crate::error::KernelError;
 use crate::slot::Residual;
 use burn_ir::TensorIr;
 use call::{CallWork, Computes, KernelCall, Launcher};
-use host::HostKernel;
+use host::{HostKernel, HostWork};
 use meshwright_plan::Dim;
 use product::FactorDigits;
 use random::RandomBlock;
@@ -64,7 +64,7 @@ macro_rules! kernel {
             /// Its name in texts.
             pub fn name(&self) -> &'static str {
                 match self {
-                    Kernel::Host(kernel) => kernel.name,
+                    Kernel::Host(kernel) => kernel.work.name(),
                     Kernel::Random(_) => "random",
                     Kernel::Matmul(digits) => digits.name("matmul", "matmul_tf32"),
                     Kernel::Blank => "blank",
@@ -80,8 +80,7 @@ macro_rules! kernel {
             pub fn starts(&self) -> u64 {
                 match self {
                     Kernel::IterationSlice(_) | Kernel::Store(_) | Kernel::Load { .. } | Kernel::Blank => 0,
-                    // The host shows a part of a tensor, too.
-                    Kernel::Host(kernel) => u64::from(kernel.name != "iteration_slice"),
+                    Kernel::Host(kernel) => u64::from(!matches!(kernel.work, HostWork::Show(_))),
                     Kernel::Random(_) | Kernel::Matmul(_) | Kernel::IterationUpdate(_) => 1,
                     $(Kernel::$name(call) => call.starts(),)*
                 }

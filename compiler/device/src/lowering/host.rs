@@ -55,9 +55,10 @@ impl HostSteps<'_, '_> {
         let work = match step.prim {
             Prim::Copy => HostWork::Copy,
             Prim::Blank { zero: true } if *planned != step.prim => HostWork::Zero,
-            _ => HostWork::Step(self.0.graph.step),
+            Prim::IterationSlice { .. } => HostWork::Show(self.0.graph.step),
+            _ => HostWork::Step(self.0.graph.step, step.name()),
         };
-        let made = self.record((step.name(), work), &reads, &outs, Some(step));
+        let made = self.record(work, &reads, &outs, Some(step));
         for (made, to) in made.into_iter().zip(&writes) {
             self.store(made, to);
         }
@@ -76,7 +77,7 @@ impl HostSteps<'_, '_> {
     }
 
     fn cast(&mut self, from: Held, to: &Local) -> Held {
-        self.one("cast", HostWork::Cast, &[from], to)
+        self.one(HostWork::Cast, &[from], to)
     }
 
     /// Stores a result, rounded to the dtype of the buffer.
@@ -86,19 +87,13 @@ impl HostSteps<'_, '_> {
     }
 
     /// Records a kernel with one result in new storage.
-    fn one(&mut self, name: &'static str, work: HostWork, reads: &[Held], out: &Local) -> Held {
-        self.record((name, work), reads, std::slice::from_ref(out), None).swap_remove(0)
+    fn one(&mut self, work: HostWork, reads: &[Held], out: &Local) -> Held {
+        self.record(work, reads, std::slice::from_ref(out), None).swap_remove(0)
     }
 
     /// Records a kernel. A `step` has pairs of buffers that should share storage, which is granted where every read of the operand goes element
     /// by element with the result.
-    fn record(
-        &mut self,
-        (name, work): (&'static str, HostWork),
-        reads: &[Held],
-        outs: &[Local],
-        step: Option<&Step>,
-    ) -> Vec<Held> {
+    fn record(&mut self, work: HostWork, reads: &[Held], outs: &[Local], step: Option<&Step>) -> Vec<Held> {
         let (mut inputs, mut dtypes, mut loads): (Vec<Val>, Vec<DType>, Vec<usize>) =
             (vec![], vec![], vec![]);
         for read in reads {
@@ -124,7 +119,7 @@ impl HostSteps<'_, '_> {
         let stored: Vec<_> =
             outs.iter().map(|o| (stored_shape(o.dtype, &o.shape), stored_as(o.dtype))).collect();
         let writes = outs.to_vec();
-        let kernel = HostKernel { name, work, reads: locals, writes, inputs: dtypes, loads, over };
+        let kernel = HostKernel { work, reads: locals, writes, inputs: dtypes, loads, over };
         let vals = self.0.graph.kernel(Kernel::Host(Arc::new(kernel)), inputs, stored);
         vals.into_iter().zip(outs).map(|(val, o)| Held { local: o.clone(), val }).collect()
     }
@@ -142,7 +137,7 @@ impl HostSteps<'_, '_> {
         }
         let product = match contraction(&a.local, &b.local, out)? {
             Contraction::Zero => {
-                let zero = self.one("zero", HostWork::Zero, &[], out);
+                let zero = self.one(HostWork::Zero, &[], out);
                 self.store(zero, out);
                 return Ok(());
             }
@@ -152,10 +147,10 @@ impl HostSteps<'_, '_> {
         let wide = Local { dtype: out.dtype.wide(), ..out.clone() };
         let target = product.copy.as_ref().map_or_else(|| wide.clone(), |order| reordered(&wide, order));
         let made = match thin(&left.local, &right.local, &product) {
-            Some(work) => self.one("thin_product", work, &[left, right], &target),
+            Some(work) => self.one(work, &[left, right], &target),
             None => {
                 let factors = [self.factor(left, &product.left), self.factor(right, &product.right)];
-                self.one("product", HostWork::Product(product.clone()), &factors, &target)
+                self.one(HostWork::Product(product.clone()), &factors, &target)
             }
         };
         let made = if product.copy.is_some() { self.reorder(made, &wide) } else { made };
@@ -176,7 +171,7 @@ impl HostSteps<'_, '_> {
     }
 
     fn reorder(&mut self, from: Held, to: &Local) -> Held {
-        self.one("copy", HostWork::Copy, &[from], to)
+        self.one(HostWork::Copy, &[from], to)
     }
 
     /// See [`Lowering::pack`].
@@ -188,13 +183,13 @@ impl HostSteps<'_, '_> {
         let packed = Local { shape: vec![elements], ..arrays[0].local.clone() };
         let held = arrays.iter().map(|a| Held { local: a.local.clone(), val: a.val });
         let work = HostWork::Pack(views.into_iter().zip(blocks).collect());
-        self.one("pack", work, &held.collect::<Vec<_>>(), &packed).val
+        self.one(work, &held.collect::<Vec<_>>(), &packed).val
     }
 
     /// See [`Lowering::unpack`].
     pub(crate) fn unpack(&mut self, packed: Val, local: &Local, axis: usize, blocks: &[PackedBlock]) -> Val {
         let work = HostWork::Unpack(StridedView::new(&local.shape, axis), blocks.to_vec());
-        self.one("unpack", work, &[Held { local: local.clone(), val: packed }], local).val
+        self.one(work, &[Held { local: local.clone(), val: packed }], local).val
     }
 
     /// See [`Lowering::join_halo`].
@@ -208,7 +203,7 @@ impl HostSteps<'_, '_> {
         let work = HostWork::JoinHalo(Box::new(halo.clone()), [received.is_some(), own.is_some()]);
         let reads: Vec<Held> =
             received.into_iter().chain(own).map(|val| Held { local: local.clone(), val }).collect();
-        self.one("join_halo", work, &reads, local).val
+        self.one(work, &reads, local).val
     }
 }
 

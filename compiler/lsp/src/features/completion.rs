@@ -213,7 +213,7 @@ impl CompletionSite<'_> {
         ];
         let mut out = self.names(&all);
         if block == Some("train") {
-            out.extend(words(&[WordKind::Schedule]));
+            out.extend(words(&[WordKind::LearningRate]));
             return out;
         }
         let called =

@@ -334,8 +334,8 @@ pub(crate) struct PassArgs {
     /// The device whose launches --emit device and --emit burn print [default: 0].
     #[arg(long, value_name = "N", requires = "emit")]
     pub(crate) rank: Option<usize>,
-    /// The kind of device that is compiled for, which needs none; `cuda` is an H100 with cuBLASLt. For --emit device and --emit burn
-    /// and the launches of a page [default: cpu]; `explain` then also counts launches, bytes and memory of the device, and names the
+    /// The kind of device that is compiled for, which needs none; `cuda` is an H100 with cuBLASLt. For --emit device and --emit burn,
+    /// the launches of a page, and --memory [default: cpu]; `explain` then also counts launches, bytes and memory of the device, and names the
     /// large products that no fast kernel of it computes.
     #[arg(long, value_enum, hide_default_value = true)]
     pub(crate) device: Option<DeviceChoice>,

@@ -1,10 +1,11 @@
 //! What is said of devices that failed.
 
 use crate::devices::plan_memory;
-use crate::devices::plan_memory::{largest, lines_for};
+use crate::devices::plan_memory::{largest, lines_for, peak_on};
 use crate::failure::Failure;
 use crate::project::Project;
 use meshwright_core::training_step;
+use meshwright_device::target::Target;
 use meshwright_diag::{Diagnostic, Sources, codes};
 use meshwright_exec::{ExecError, GpuFault, OutOfMemory};
 use meshwright_files::text::bytes as shown;
@@ -28,13 +29,13 @@ pub(crate) fn with_lines(failure: Failure, project: &Project, sources: &Sources)
     if let Some(plan) = e.plan.clone().filter(|plan| plan.trains()) {
         let step = training_step(&project.program);
         let other = |lines: &str| plan_memory::with_lines(project, sources, step.as_ref()?, lines);
-        let peak = plan.summary.peak_bytes;
+        let peak = peak_on(&plan, Target::h100());
         // What the process has now and what is free. Where that is enough, it is in pieces: then what is asked for beyond what is free is left
         // out of account, and some more.
         let there = e.device.zip(e.held).map_or(u64::MAX, |(device, held)| device.free + held.reserved);
         let lacks = e.asked.zip(e.device).map_or(0, |(asked, device)| asked.saturating_sub(device.free));
         let less = peak.saturating_sub(lacks.max(peak / 10));
-        e.lines = lines_for(&plan, there.min(less), &other);
+        e.lines = lines_for(&plan, (there.min(less), Target::h100()), &other);
     }
     Failure::Exec(ExecError::OutOfMemory(e))
 }

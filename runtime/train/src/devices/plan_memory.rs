@@ -26,8 +26,8 @@ pub(crate) struct MemoryShare {
     of: Option<String>,
     /// Bytes beyond the available ones that may be used.
     slack: u64,
-    /// Whether it is that of GPUs, which never make some values of a Plan.
-    gpu: bool,
+    /// The kind of the devices: fused kernels never make some values of a Plan.
+    target: Target,
 }
 
 impl MemoryShare {
@@ -38,7 +38,13 @@ impl MemoryShare {
             // Other processes of this machine take as much.
             let devices = (cluster.ranks().len() * cluster.processes().neighbors()) as u64;
             return available_bytes()
-                .map(|available| MemoryShare { devices, available, of: None, slack: 0, gpu: false })
+                .map(|available| MemoryShare {
+                    devices,
+                    available,
+                    of: None,
+                    slack: 0,
+                    target: Target::cpu(),
+                })
                 .into_iter()
                 .collect();
         }
@@ -48,24 +54,22 @@ impl MemoryShare {
 
     /// With a few percent less than planned a GPU may still run the Plan: its allocator is not the Plan's.
     fn of_gpu(gpu: usize, devices: u64, available: u64) -> MemoryShare {
+        // The values that a GPU never makes are the same for all kinds.
+        let target = Target::h100();
         let of = Some(format!("GPU {gpu}"));
-        MemoryShare { devices, available, of, slack: available / 20, gpu: true }
+        MemoryShare { devices, available, of, slack: available / 20, target }
     }
 
     fn lacks(&self, plan: &Plan, held: bool) -> bool {
         let most = self.available.saturating_add(self.slack);
         let more = |bytes: u64| bytes.saturating_mul(self.devices) > most;
         // Compiling for the device is left out where it makes no difference.
-        more(planned(plan, held)) && (!self.gpu || more(self.needed(plan, held)))
+        more(planned(plan, held)) && more(self.needed(plan, held))
     }
 
     /// Bytes that a Plan needs on such a device; with `held`, parameters and states are there already.
     fn needed(&self, plan: &Plan, held: bool) -> u64 {
-        let peak = plan.summary.peak_bytes;
-        let never_made = match self.gpu {
-            true => peak.saturating_sub(peak_on_gpu(plan)),
-            false => 0,
-        };
+        let never_made = plan.summary.peak_bytes.saturating_sub(peak_on(plan, self.target));
         planned(plan, held) - never_made
     }
 }
@@ -75,19 +79,15 @@ fn planned(plan: &Plan, held: bool) -> u64 {
     if held { plan.summary.step_bytes } else { plan.summary.peak_bytes }
 }
 
-/// The buffers that a GPU never makes; none where there is no device plan.
-fn never_made(plan: &Plan) -> SortedSet<BufId> {
-    let device = meshwright_device::compile(plan, 0, Target::cuda(H100, true));
-    device.map(|d| d.absent).unwrap_or_default()
+/// The buffers that a device never makes; none where there is no device plan.
+fn never_made(plan: &Plan, target: Target) -> SortedSet<BufId> {
+    meshwright_device::compile(plan, 0, target).map(|d| d.absent).unwrap_or_default()
 }
 
-/// Most bytes that a GPU needs at once.
-fn peak_on_gpu(plan: &Plan) -> u64 {
-    plan.peak_without(&never_made(plan))
+/// Most bytes that a device needs at once for a Plan.
+pub(crate) fn peak_on(plan: &Plan, target: Target) -> u64 {
+    plan.peak_without(&never_made(plan, target))
 }
-
-/// The compute capability of the GPUs that are compiled for: the values that a GPU never makes are the same for all.
-const H100: (u32, u32) = (9, 0);
 
 /// Checks that devices have the memory of a Plan; with `held`, parameters and states are there already. `other`
 /// compiles the same program with other lines.
@@ -118,28 +118,28 @@ pub(crate) fn plan_fits(
     .into())
 }
 
-/// Checks that a device with this memory can run a step of a project; `plan` is that step's.
+/// Checks that a device of a kind with `memory` bytes can run a step of a project; `plan` is that step's.
 ///
 /// # Errors
 /// E0401 with the largest values, and with lines that would make it fit where some do.
 pub fn fits_device(
     (project, sources): (&Project, &Sources),
     (step, plan): (&StepGraph, &Plan),
-    memory: u64,
+    (memory, target): (u64, Target),
 ) -> Result<(), Failure> {
-    let share =
-        MemoryShare { devices: 1, available: memory, of: Some("each device".into()), slack: 0, gpu: false };
+    let of = Some("each device".into());
+    let share = MemoryShare { devices: 1, available: memory, of, slack: 0, target };
     plan_fits(plan, &[share], false, Some(&|lines: &str| with_lines(project, sources, step, lines)))
 }
 
-/// Lines of a layout with which a step of a project, whose Plan is `plan`, needs at most `most` bytes on a device, and
+/// Lines of a layout with which a step of a project, whose Plan is `plan`, needs at most `memory` bytes on a device of a kind, and
 /// its bytes then; none if no tried set of lines does.
 pub fn lines_that_fit_device(
     (project, sources): (&Project, &Sources),
     (step, plan): (&StepGraph, &Plan),
-    memory: u64,
+    (memory, target): (u64, Target),
 ) -> Option<(Vec<String>, u64)> {
-    lines_for(plan, memory, &|lines| with_lines(project, sources, step, lines))
+    lines_for(plan, (memory, target), &|lines| with_lines(project, sources, step, lines))
 }
 
 /// A step of a project with further lines in its layout; none where these are not right.
@@ -154,9 +154,18 @@ pub(crate) fn with_lines(
 
 /// Lines with which a program needs at most `most` bytes on a device, and its bytes then; none if no tried set of lines
 /// does.
-pub(crate) fn lines_for(plan: &Plan, most: u64, other: WithLines<'_>) -> Option<(Vec<String>, u64)> {
-    let fitting = |lines: &str| other(lines).filter(|p| p.summary.peak_bytes <= most);
-    lines_that_fit(plan, &fitting).map(|(lines, p)| (lines, p.summary.peak_bytes))
+pub(crate) fn lines_for(
+    plan: &Plan,
+    (most, target): (u64, Target),
+    other: WithLines<'_>,
+) -> Option<(Vec<String>, u64)> {
+    let fitting = |lines: &str| other(lines).filter(|p| fits(p, most, target));
+    lines_that_fit(plan, &fitting).map(|(lines, p)| (lines, peak_on(&p, target)))
+}
+
+/// Whether a device of a kind needs at most `most` bytes for a Plan.
+pub fn fits(plan: &Plan, most: u64, target: Target) -> bool {
+    plan.summary.peak_bytes <= most || peak_on(plan, target) <= most
 }
 
 /// The largest of values, in words.
@@ -223,7 +232,7 @@ fn too_large(plan: &Plan, short: &MemoryShare, each: u64) -> Diagnostic {
         "the program `{program}` of `{model}` {needs}, and {} are available{place}",
         shown(short.available)
     );
-    let absent = if short.gpu { never_made(plan) } else { SortedSet::new() };
+    let absent = never_made(plan, short.target);
     Diagnostic::error(codes::E0401, message)
         .note(format!("at its peak a device holds {}", memory_uses(&plan.peak_memory(&absent))))
         .note(largest(&plan.at_peak(), "alive at once"))
@@ -264,7 +273,7 @@ mod tests {
         };
         assert!(told.contains(&format!("and {} are available on GPU 0", shown(available))), "{told}");
         assert!(told.contains("values that are alive at once, the largest are `"), "{told}");
-        let uses = memory_uses(&plan.peak_memory(&never_made(&plan)));
+        let uses = memory_uses(&plan.peak_memory(&never_made(&plan, Target::h100())));
         assert!(told.contains(&format!("at its peak a device holds {uses}")), "{told}");
         assert!(["parameters ", "gradients ", "residuals "].iter().all(|u| uses.contains(u)), "{uses}");
         let Some((_, help)) = told.split_once("with this in the layout it fits, in ") else {
@@ -274,7 +283,7 @@ mod tests {
         let (_, named) = help.split_once("on a device: ").unwrap();
         let named: Vec<&str> = named.lines().next().unwrap().split('`').skip(1).step_by(2).collect();
         // The advice is true.
-        let with = peak_on_gpu(&other(&named.join("\n")).unwrap());
+        let with = peak_on(&other(&named.join("\n")).unwrap(), Target::h100());
         assert!(
             with <= available + available / 20 && help.starts_with(&shown(with)),
             "{with} {available} {told}"
@@ -295,12 +304,12 @@ mod tests {
         let project = loaded.project.unwrap();
         let step = training_step(&project.program).unwrap();
         let plan = project.compile(&step, &loaded.sources).0.unwrap().plan;
-        let (peak, on_gpu) = (plan.summary.peak_bytes, peak_on_gpu(&plan));
+        let (peak, on_gpu) = (plan.summary.peak_bytes, peak_on(&plan, Target::h100()));
         assert!(on_gpu * 50 < peak * 49, "{on_gpu} of {peak}");
-        let share = |gpu| MemoryShare { devices: 1, available: on_gpu, of: None, slack: 0, gpu };
-        let fits = |gpu| plan_fits(&plan, &[share(gpu)], false, None).is_ok();
-        assert_eq!([fits(true), fits(false)], [true, false]);
-        let less = MemoryShare { available: on_gpu - 1, ..share(true) };
+        let share = |target| MemoryShare { devices: 1, available: on_gpu, of: None, slack: 0, target };
+        let fits = |target| plan_fits(&plan, &[share(target)], false, None).is_ok();
+        assert_eq!([fits(Target::h100()), fits(Target::cpu())], [true, false]);
+        let less = MemoryShare { available: on_gpu - 1, ..share(Target::h100()) };
         assert!(plan_fits(&plan, &[less], false, None).is_err());
     }
 

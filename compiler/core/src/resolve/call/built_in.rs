@@ -254,7 +254,7 @@ impl<'a> Resolver<'a> {
             return Val::Poison;
         }
         let d = |text: String| Diagnostic::error(codes::E0201, text).at(site.name.span, "not known");
-        if !brackets && crate::resolve::train::schedule::is_schedule(name) {
+        if !brackets && crate::resolve::train::learning_rate::is_learning_rate(name) {
             let d = d(format!("`{name}` is a schedule of the learning rate"));
             self.error(d.help("use it in the `train` block"));
             return Val::Poison;
@@ -272,7 +272,7 @@ impl<'a> Resolver<'a> {
         };
         let form = |f: &str| family(f, !brackets).map_or_else(|| f.to_string(), Family::text);
         let in_train = self.scopes.last().is_some_and(|s| s.kind == ScopeKind::Train);
-        let place = if in_train { WordPlace::Schedule } else { WordPlace::Call };
+        let place = if in_train { WordPlace::LearningRate } else { WordPlace::Call };
         let (d, known) = advised(d, place, name, site.name.span, fits, form);
         if known {
             self.error(d);

@@ -56,7 +56,9 @@ impl<'a> Resolver<'a> {
             "cast" => self.cast(call, span),
             "dropout" => self.dropout(call, span),
             "random_uniform" | "random_normal" => self.random(name, Some(Vec::new()), &call.args, span),
-            _ if in_train && super::train::schedule::is_schedule(name) => self.schedule(call, span),
+            _ if in_train && super::train::learning_rate::is_learning_rate(name) => {
+                self.learning_rate(call, span)
+            }
             _ => {
                 let site = Site { name: &call.name, groups: &[], args: &call.args, span };
                 match written(name, false) {

@@ -77,7 +77,7 @@ fn texts(place: WordPlace, word: &str) -> Vec<String> {
             format!("{HEAD} param w[a, b, batch] = {word}(0.1)\n output o = x * w }}"),
             format!("{HEAD} param w[a] = {word}(0.1)\n output o = x * w }}"),
         ],
-        WordPlace::Schedule => vec![train(&format!("minimize l\n    optimizer sgd(lr = {word}(0.1))"))],
+        WordPlace::LearningRate => vec![train(&format!("minimize l\n    optimizer sgd(lr = {word}(0.1))"))],
         // Layouts and the command line have their own tests.
         WordPlace::LayoutSign | WordPlace::Option => Vec::new(),
     }
@@ -210,7 +210,7 @@ fn lines_and_schedules_that_are_to_be_written_compile() {
         for (word, advice) in *words {
             let Advice::Written(form) = advice else { continue };
             let text = match place {
-                WordPlace::Schedule => train(&format!("optimizer sgd(lr = {form})")),
+                WordPlace::LearningRate => train(&format!("optimizer sgd(lr = {form})")),
                 WordPlace::Setting => train(&format!("optimizer sgd(lr = 0.1)\n {form}")),
                 _ => continue,
             };

@@ -9,7 +9,9 @@ mod slurm;
 use super::model::estimate::{band, of_machine_if_named};
 use super::model::passes;
 use super::model::passes::Made;
-use crate::args::{Cli, Command, LaunchArgs, LaunchCommon, LaunchWhat, PassArgs, ResumeChoice, TrainArgs};
+use crate::args::{
+    Cli, Command, DeviceChoice, LaunchArgs, LaunchCommon, LaunchWhat, PassArgs, ResumeChoice, TrainArgs,
+};
 use crate::output::console::Console;
 use crate::output::json::object;
 use crate::output::text::step_time;
@@ -43,7 +45,8 @@ pub(crate) fn run(args: &LaunchArgs, console: &mut Console) -> Result<(), Stop> 
         Ok(fit) => fit,
         Err(found) => return refused(*found, console),
     };
-    made.fits(common.memory, console)?;
+    let device = if common.cpu { DeviceChoice::Cpu } else { DeviceChoice::Cuda };
+    made.fits(common.memory, Some(device), console)?;
     let estimate = estimate(&made, common, console)?;
     let continues = checked.resume == Some(ResumeChoice::Auto);
     let job = Job {

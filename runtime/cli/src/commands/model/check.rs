@@ -16,9 +16,9 @@ use std::time::Instant;
 
 /// Runs the command.
 pub(crate) fn run(args: &CheckArgs, console: &mut Console) -> Result<(), Stop> {
-    if args.passes.device.is_some() && args.passes.emit.is_none() {
+    if args.passes.device.is_some() && args.passes.emit.is_none() && args.memory.bytes().is_none() {
         return Err(Stop::Usage(
-            "`--device` is for `--emit device` and `--emit burn`; `meshwright explain MODEL --device KIND` has totals".into(),
+            "`--device` is for `--memory`, `--emit device` and `--emit burn`; `meshwright explain MODEL --device KIND` has totals".into(),
         ));
     }
     if args.project.layouts().len() > 1 {
@@ -34,7 +34,7 @@ pub(crate) fn run(args: &CheckArgs, console: &mut Console) -> Result<(), Stop> {
         (options, unwritten) = (left.options, left.unwritten);
     }
     let fitting = |made: Option<passes::Made>, console: &mut Console| {
-        made.as_ref().map_or(Ok(()), |m| m.fits(args.memory, console)).map(|()| made)
+        made.as_ref().map_or(Ok(()), |m| m.fits(args.memory, args.passes.device, console)).map(|()| made)
     };
     let made = passes::make(&options, None, &args.passes, console).and_then(|m| fitting(m, console));
     let made = match made {
@@ -88,6 +88,7 @@ fn layouts(args: &CheckArgs, console: &mut Console) -> Result<(), Stop> {
     let begin = Instant::now();
     let steps = passes::Steps::of(&project, None);
     times.push(("step", begin.elapsed()));
+    let target = passes::target(args.passes.device.unwrap_or_default());
     let mut failed = false;
     for layout in args.project.layouts() {
         let options = ProjectOptions { layout: Some(layout.clone()), ..asked.clone() };
@@ -102,7 +103,8 @@ fn layouts(args: &CheckArgs, console: &mut Console) -> Result<(), Stop> {
         };
         if let (Some(p), Some(step), Some(c)) = (&project, &steps.shown, &compiled)
             && let Some(memory) = args.memory.bytes().filter(|_| !has_errors(&found))
-            && let Err(Failure::Diagnostics(short)) = fits_device((p, &sources), (step, &c.plan), memory)
+            && let Err(Failure::Diagnostics(short)) =
+                fits_device((p, &sources), (step, &c.plan), (memory, target))
         {
             found.extend(short);
         }

@@ -137,10 +137,11 @@ fn layouts(
             let report = explain(&compiled, &|span| line_of(sources, span));
             let mut variant = Variant::of(layout, placed.layout.mesh.option(), sizes, &report);
             variant.memory = args.memory.bytes().map(|memory| {
-                let fits = compiled.plan.summary.peak_bytes <= memory;
+                let target = passes::target(args.devices.device.unwrap_or_default());
+                let fits = meshwright_train::fits(&compiled.plan, memory, target);
                 let step = steps.shown.as_ref().filter(|_| !fits);
                 let lines = step.and_then(|step| {
-                    lines_that_fit_device((&placed, sources), (step, &compiled.plan), memory)
+                    lines_that_fit_device((&placed, sources), (step, &compiled.plan), (memory, target))
                 });
                 let (fits_with, peak_with) = lines.map_or((Vec::new(), None), |(l, peak)| (l, Some(peak)));
                 VariantFit { bytes: memory, fits, fits_with, peak_with }

@@ -38,11 +38,16 @@ impl Made {
         project.compile(&self.step, &self.sources).0
     }
 
-    /// Says what to do where devices that have so much memory cannot hold it.
-    pub(in crate::commands) fn fits(&self, memory: MemoryArgs, console: &mut Console) -> Result<(), Stop> {
+    /// Says what to do where devices of a kind that have so much memory cannot hold it.
+    pub(in crate::commands) fn fits(
+        &self,
+        memory: MemoryArgs,
+        device: Option<DeviceChoice>,
+        console: &mut Console,
+    ) -> Result<(), Stop> {
         let Some(memory) = memory.bytes() else { return Ok(()) };
         let of = (&self.project, &self.sources);
-        fits_device(of, (&self.step, &self.compiled.plan), memory)
+        fits_device(of, (&self.step, &self.compiled.plan), (memory, target(device.unwrap_or_default())))
             .map_err(|failure| console.failed(failure, &self.sources))
     }
 }
@@ -223,13 +228,10 @@ pub(super) fn device_plan(plan: &Plan, rank: usize, target: Target) -> Result<De
 pub(super) fn target(kind: DeviceChoice) -> Target {
     match kind {
         DeviceChoice::Cpu => Target::cpu(),
-        DeviceChoice::Cuda => Target::cuda(H100, true),
+        DeviceChoice::Cuda => Target::h100(),
         DeviceChoice::CubeclCpu => Target::compiled_on_host(),
     }
 }
-
-/// The compute capability of the GPUs that are compiled for where there are none.
-const H100: (u32, u32) = (9, 0);
 
 fn compiled(
     project: &Project,

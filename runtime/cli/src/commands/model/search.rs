@@ -243,8 +243,8 @@ fn help(
 ) -> Option<String> {
     let placed = placed(project, options, sources, &of.written)?;
     let plan = subject.plan(&of.written, false).ok()?;
-    let (lines, _) =
-        lines_that_fit_device((&placed, sources), (step, &plan), subject.machine.device.memory as u64)?;
+    let memory = (subject.machine.device.memory as u64, subject.engine.target());
+    let (lines, _) = lines_that_fit_device((&placed, sources), (step, &plan), memory)?;
     Some(lines.join("; "))
 }
 

@@ -1,11 +1,15 @@
 //! A device plan for other programs: the output of `explain --emit device --format json`.
 
+mod kinds;
+
+pub use kinds::{CallView, CarryView, CollectiveView, KindView, LoopView, OperationView};
+
 use crate::arena::Spot;
 use crate::costs::{LaunchCosts, Totals};
 use crate::launch::{DevicePlan, Launch};
-use crate::slot::{LaunchId, Slots};
+use crate::slot::{LaunchId, Slots, TensorSlot};
 use burn_ir::{TensorIr, TensorStatus};
-use meshwright_plan::{ArenaId, Plan};
+use meshwright_plan::{ArenaId, Plan, ProgramInput};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 use std::fmt::Write;
@@ -26,10 +30,25 @@ pub struct DevicePlanView {
     pub hash: String,
     /// Sums of the costs of all launches, each multiplied by its number of runs.
     pub totals: Totals,
+    /// The values that a step gets from outside: batches, parameters, states.
+    pub inputs: Vec<InputView>,
     /// The launches outside of loops, in their order.
     pub body: Vec<u32>,
     /// All launches; the id of each is its index here.
     pub launches: Vec<LaunchView>,
+}
+
+/// A value that a step gets from outside.
+#[derive(Debug, Serialize)]
+pub struct InputView {
+    /// Its storage.
+    pub slot: String,
+    /// Its name in the model.
+    pub name: String,
+    /// Dtype of its elements.
+    pub dtype: &'static str,
+    /// Extents of the device's part.
+    pub shape: Vec<usize>,
 }
 
 /// A launch.
@@ -39,6 +58,8 @@ pub struct LaunchView {
     pub id: u32,
     /// The kernel, `burn`, `loop`, or the collective.
     pub kind: &'static str,
+    /// The step of the Plan that it stands at: the last of `steps`, or the one that needs it.
+    pub step: usize,
     /// The steps of the Plan that it computes.
     pub steps: Vec<usize>,
     /// Value of the model that the last of `steps` computes; empty if it has no name.
@@ -49,6 +70,8 @@ pub struct LaunchView {
     pub reads: Vec<TensorView>,
     /// The tensors that a kernel writes.
     pub writes: Vec<TensorView>,
+    /// Whether its result lies where its operand is, so that nothing moves.
+    pub in_place: bool,
     /// Tensors that are freed after it.
     pub frees: Vec<String>,
     /// Costs of one run.
@@ -56,6 +79,9 @@ pub struct LaunchView {
     pub traffic: LaunchCosts,
     /// The launches within it.
     pub inner: Vec<u32>,
+    /// The parts that only its kind has.
+    #[serde(flatten)]
+    pub parts: KindView,
 }
 
 /// A tensor of a launch.
@@ -108,9 +134,24 @@ impl DevicePlan {
             rank: self.rank,
             hash: self.hash(),
             totals: self.totals(plan),
+            inputs: self.input_views(plan),
             body: self.body.iter().map(|id| id.0).collect(),
             launches: launches.collect(),
         }
+    }
+
+    fn input_views(&self, plan: &Plan) -> Vec<InputView> {
+        let coords = plan.mesh.coords(self.rank);
+        let view = |input: &ProgramInput| {
+            let buffer = plan.buffer(input.buf);
+            InputView {
+                slot: TensorSlot::Buffer(input.buf).to_string(),
+                name: input.name.to_string(),
+                dtype: buffer.dtype.name(),
+                shape: buffer.shape(&plan.mesh, &coords).to_vec(),
+            }
+        };
+        plan.program_inputs.iter().map(view).collect()
     }
 
     fn launch_view(&self, plan: &Plan, id: LaunchId, spots: &[Spot]) -> LaunchView {
@@ -127,6 +168,7 @@ impl DevicePlan {
         LaunchView {
             id: id.0,
             kind: launch.kind.name(),
+            step: launch.step,
             steps: launch.steps.clone(),
             value: origin.map_or_else(String::new, |o| o.path.clone()),
             line: origin.map_or(0, |o| o.line),
@@ -137,9 +179,11 @@ impl DevicePlan {
                 .enumerate()
                 .map(|(k, t)| TensorView::of(&self.slots, t, places(k)))
                 .collect(),
+            in_place: self.arena.in_place.contains(&id),
             frees: launch.frees.iter().map(|id| self.slots.name(*id)).collect(),
             traffic: launch.traffic(plan),
             inner: self.inner(launch).map(|id| id.0).collect(),
+            parts: KindView::of(self, plan, &launch.kind),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The number of the step, and schedules made of it.
+//! The number of the step, and learning rates made of it.
 
 use crate::resolve::Resolver;
 use crate::resolve::call::args::Slot;
@@ -9,16 +9,16 @@ use meshwright_diag::{Diagnostic, Span, codes};
 use meshwright_ops::{Id, InputOp, InputOpKind, Type, Value};
 use meshwright_syntax::ast::Call;
 
-/// Schedules with their parameters, and how many of those must be given.
-pub(crate) const SCHEDULES: [(&str, &[&str], usize); 3] = [
+/// Learning rates that depend on the step, with their parameters, and how many of those must be given.
+pub(crate) const LEARNING_RATES: [(&str, &[&str], usize); 3] = [
     ("constant", &["value"], 1),
     ("warmup_linear", &["peak", "warmup", "total"], 3),
     ("warmup_cosine", &["peak", "warmup", "total", "floor"], 3),
 ];
 
-/// Whether a name is that of a schedule.
-pub(in crate::resolve) fn is_schedule(name: &str) -> bool {
-    SCHEDULES.iter().any(|s| s.0 == name)
+/// Whether a name is that of such a learning rate.
+pub(in crate::resolve) fn is_learning_rate(name: &str) -> bool {
+    LEARNING_RATES.iter().any(|s| s.0 == name)
 }
 
 impl<'a> Resolver<'a> {
@@ -36,9 +36,11 @@ impl<'a> Resolver<'a> {
     }
 
     /// `warmup_linear(peak = 1e-4, warmup = 100, total = 1000)`.
-    pub(in crate::resolve) fn schedule(&mut self, call: &'a Call, span: Span) -> Val {
+    pub(in crate::resolve) fn learning_rate(&mut self, call: &'a Call, span: Span) -> Val {
         let name = call.name.text.as_str();
-        let Some((_, names, required)) = SCHEDULES.iter().find(|s| s.0 == name) else { return Val::Poison };
+        let Some((_, names, required)) = LEARNING_RATES.iter().find(|s| s.0 == name) else {
+            return Val::Poison;
+        };
         let slots: Vec<Slot<'_>> =
             names.iter().enumerate().map(|(i, n)| Slot::built_in(n, i < *required)).collect();
         let Some(args) = self.bound(name, span, None, &slots, &call.args) else { return Val::Poison };
