@@ -29,6 +29,8 @@ pages! {
     tour: "docs/tour.md", 3;
     choosing_a_layout: "docs/choosing-a-layout.md", 9;
     layouts: "docs/layouts.md", 1;
+    gpus: "docs/gpus.md", 2;
+    how_a_device_runs_it: "docs/how-a-device-runs-it.md", 3;
     parallelism_readme: "docs/parallelism/README.md", 2;
     parallelism_data: "docs/parallelism/data.md", 2;
     parallelism_tensor: "docs/parallelism/tensor.md", 2;
