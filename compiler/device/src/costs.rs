@@ -9,8 +9,8 @@ use meshwright_plan::Plan;
 use meshwright_sorted::SortedMap;
 use serde::Serialize;
 
-/// Memory traffic and floating-point operations of a launch. A tensor counts once for each launch that reads or writes it, regardless of
-/// caches.
+/// Memory traffic and floating-point operations of a launch. A tensor counts once for each launch that reads or writes it,
+/// regardless of caches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct LaunchCosts {
     /// Bytes read.

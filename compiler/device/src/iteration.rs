@@ -18,8 +18,8 @@ pub struct Iteration {
 }
 
 impl Iteration {
-    /// Adds a loop of a Plan over `dim` at a place where positions are stored, inside of the others. The device has the places from `first` on.
-    /// Of a loop `of_one_stage` random values know nothing.
+    /// Adds a loop of a Plan over `dim` at a place where positions are stored, inside of the others. The device has the places
+    /// from `first` on. Of a loop `of_one_stage` random values know nothing.
     pub fn within(
         mut self,
         plan: &Plan,

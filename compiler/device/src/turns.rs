@@ -53,8 +53,8 @@ pub enum Turn {
     },
 }
 
-/// Actions of a loop over `positions` in order, from the last position to the first if `reverse`. `lags` has the lag of each launch of the body:
-/// the number of turns by which it runs later than the launches with lag 0 of the same iteration.
+/// Actions of a loop over `positions` in order, from the last position to the first if `reverse`. `lags` has the lag of each
+/// launch of the body: the number of turns by which it runs later than the launches with lag 0 of the same iteration.
 pub fn turns(positions: Range<usize>, reverse: bool, carries: &[Carried], lags: &[usize]) -> Vec<Turn> {
     let size = positions.len();
     if size == 0 {

@@ -1,6 +1,6 @@
-//! Packing of tensors with lifetimes into one allocation: dynamic storage allocation, which is NP-hard (Garey and Johnson, 1979, problem
-//! SR2). The largest tensor goes first, each to the lowest offset that is free during its lifetime. The result is within a few percent of
-//! the peak of live bytes.
+//! Packing of tensors with lifetimes into one allocation: dynamic storage allocation, which is NP-hard (Garey and Johnson, 1979,
+//! problem SR2). The largest tensor goes first, each to the lowest offset that is free during its lifetime. The result is within
+//! a few percent of the peak of live bytes.
 
 /// Alignment of tensors: the widest accesses require it, and CubeCL's own allocations have it.
 pub(super) const ALIGNMENT: u64 = 512;
@@ -69,8 +69,8 @@ impl TakenBytes {
     }
 }
 
-/// Placed tensors in a segment tree over time, so that a search meets no tensor by itself: a node stands for a range of moments, its children for the
-/// halves of it.
+/// Placed tensors in a segment tree over time, so that a search meets no tensor by itself: a node stands for a range of moments,
+/// its children for the halves of it.
 struct PlacedByTime {
     /// Moments of the root, a power of two.
     moments: u32,

@@ -42,8 +42,8 @@ pub(super) fn power_of_two(e: &mut GraphBuilder, a: Val) -> Val {
     in_full(e, a, power_below)
 }
 
-/// Of `c = x (2^k + 1)`, with all digits but one in `k`, the first digit of `x` is `c - (c - x)`, rounded (Dekker 1971, section 5): the power of
-/// two below or above.
+/// Of `c = x (2^k + 1)`, with all digits but one in `k`, the first digit of `x` is `c - (c - x)`, rounded (Dekker 1971, section
+/// 5): the power of two below or above.
 fn power_below(e: &mut GraphBuilder, a: Val, mantissa: u32) -> Val {
     let size = e.numeric(Numeric::Abs, a);
     // Where `c` would be infinite, of a smaller number.

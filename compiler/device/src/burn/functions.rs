@@ -79,8 +79,8 @@ impl Lower<'_> {
     }
 }
 
-/// [`meshwright_plan::tf32`] by sums: of `c = x (2^k + 1)` the upper digits of `x` are `c - (c - x)` (Dekker 1971, section 5). Of two
-/// numbers equally near it may be the odd one.
+/// [`meshwright_plan::tf32`] by sums: of `c = x (2^k + 1)` the upper digits of `x` are `c - (c - x)` (Dekker 1971, section 5). Of
+/// two numbers equally near it may be the odd one.
 fn tf32(e: &mut GraphBuilder, a: Val) -> Val {
     let dropped = match e.dtype(a) {
         BurnType::F64 => 42,

@@ -76,7 +76,8 @@ impl Halo {
         Ok(Halo { send: Side::new(view(&mine)?, send), receive: Side::new(view(&wanted)?, receive), own })
     }
 
-    /// Copies the device's own part of `input` and the packed blocks of `received` to `result`. `bytes` is the size of an element.
+    /// Copies the device's own part of `input` and the packed blocks of `received` to `result`. `bytes` is the size of an
+    /// element.
     pub fn unpack(&self, input: &[u8], received: &[u8], result: &mut [u8], bytes: usize) {
         unpack(received, result, self.receive.view, &self.receive.blocks, bytes);
         let Some([from, to]) = &self.own else { return };

@@ -1,7 +1,7 @@
 //! Blocks along one dim of a dense array, packed one after the other, and back.
 //!
-//! The blocks of several arrays may share the packed form. An array is seen as `outer x size x inner` view the dim; a block as `outer x length x inner`. Where `outer` is 1 the
-//! packed form is the array itself.
+//! The blocks of several arrays may share the packed form. An array is seen as `outer x size x inner` view the dim; a block as
+//! `outer x length x inner`. Where `outer` is 1 the packed form is the array itself.
 
 use std::ops::Range;
 
@@ -14,8 +14,8 @@ pub struct PackedBlock {
     pub start: usize,
 }
 
-/// Packed blocks of each array, and the number of elements of the packed form: the first block of each array, then the second of each, and
-/// so on.
+/// Packed blocks of each array, and the number of elements of the packed form: the first block of each array, then the second of
+/// each, and so on.
 pub(crate) fn in_turn(arrays: &[(StridedView, &[Range<usize>])]) -> (Vec<Vec<PackedBlock>>, usize) {
     let mut blocks: Vec<Vec<PackedBlock>> = vec![vec![]; arrays.len()];
     let mut start = 0;

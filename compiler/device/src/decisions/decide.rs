@@ -1,5 +1,5 @@
-//! The passes for devices in order, with a verifier after each that decides anything. A new pass is a file in `passes`, a field of [`Decisions`] and a row of [`PASSES`];
-//! one that finds what a fused kernel computes is in the folder of the kernel.
+//! The passes for devices in order, with a verifier after each that decides anything. A new pass is a file in `passes`, a field
+//! of [`Decisions`] and a row of [`PASSES`]; one that finds what a fused kernel computes is in the folder of the kernel.
 
 use crate::decisions::Decisions;
 use crate::decisions::fused::FusedGroup;
@@ -47,7 +47,8 @@ macro_rules! passes {
 
 kernels!(passes);
 
-/// Runs all passes, and the verifier after each that decides anything if asked to. Gives the buffers that are live at the end of the Plan.
+/// Runs all passes, and the verifier after each that decides anything if asked to. Gives the buffers that are live at the end of
+/// the Plan.
 pub(crate) fn decide(lowering: &mut Lowering<'_>, verified: bool) -> Result<SortedSet<BufId>, CompileError> {
     let failed = |step, problem| CompileError { step, source: LoweringError::Plan(problem) };
     let left = left(&lowering.uses).map_err(|(step, problem)| failed(step, problem))?;

@@ -38,8 +38,8 @@ impl KernelCall for JoinCall {
 }
 
 impl JoinCall {
-    /// Describes a join to a result of `shape` and `dtype` along `axis`. A source is a range of an input and its position in the result; the rest
-    /// of the result is `fill`. None if there is no kernel for it.
+    /// Describes a join to a result of `shape` and `dtype` along `axis`. A source is a range of an input and its position in the
+    /// result; the rest of the result is `fill`. None if there is no kernel for it.
     pub fn new(
         (shape, axis): (&[usize], usize),
         (dtype, fill): (DType, f64),

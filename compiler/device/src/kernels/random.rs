@@ -35,8 +35,8 @@ pub struct DrawPoint {
     pub part: usize,
 }
 
-/// Counts of a dense block for a device that draws by itself. The element at position `p` of `dims` has the count `first` + the sum of
-/// each `p` times its stride.
+/// Counts of a dense block for a device that draws by itself. The element at position `p` of `dims` has the count `first` + the
+/// sum of each `p` times its stride.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Draws {
     /// Key of the stream at the draw point.
@@ -112,8 +112,8 @@ impl RandomBlock {
         }
     }
 
-    /// A block some of whose dims are stored in another order as blocks along one of them in which positions follow each other, with this
-    /// dim; `None` of all others.
+    /// A block some of whose dims are stored in another order as blocks along one of them in which positions follow each other,
+    /// with this dim; `None` of all others.
     pub fn in_pieces(&self) -> Option<(usize, Vec<RandomBlock>)> {
         let dim = self.orders.iter().position(Option::is_some)?;
         let piece = |range: Range<usize>| {
@@ -142,8 +142,8 @@ impl RandomBlock {
         RandomBlock { examples, ..self }
     }
 
-    /// Sets the dim `parts.0` that a step goes through in `parts.1` microbatches. A block then has the elements `part`, `part + parts.1`,
-    /// and so on, of a tensor with `parts.1` times as many.
+    /// Sets the dim `parts.0` that a step goes through in `parts.1` microbatches. A block then has the elements `part`, `part +
+    /// parts.1`, and so on, of a tensor with `parts.1` times as many.
     #[must_use]
     pub fn in_parts(self, parts: Option<(usize, usize)>) -> RandomBlock {
         RandomBlock { parts, ..self }
@@ -193,8 +193,8 @@ impl RandomBlock {
         Draws { dims, ..all }
     }
 
-    /// Counts of the block at a draw point, with a stride for every dim: from its first position on, and along a dim in another order from the
-    /// first of all, since what is stored at a place is the element of its position.
+    /// Counts of the block at a draw point, with a stride for every dim: from its first position on, and along a dim in another
+    /// order from the first of all, since what is stored at a place is the element of its position.
     pub fn draws_by_dim(&self, seed: u64, moment: DrawPoint, first_example: Option<u64>) -> Draws {
         let (key, mut first, strides) = self.counted(seed, moment, first_example);
         let in_place =

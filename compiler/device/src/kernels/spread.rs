@@ -4,7 +4,8 @@
 pub const UNITS: usize = 256;
 /// Number of blocks that keeps a large GPU busy: two for each multiprocessor of an H100.
 pub const CUBES: usize = 264;
-/// Results next to each other, or vectors of results, of a cube: a plane of units, or where there are few, as many as memory gives at a time.
+/// Results next to each other, or vectors of results, of a cube: a plane of units, or where there are few, as many as memory
+/// gives at a time.
 const BESIDE: [usize; 2] = [32, 8];
 /// Least elements, or vectors, of a chunk for each thread: below it chunks cost more than they save.
 const LEAST_EACH: usize = 32;
@@ -25,8 +26,8 @@ pub struct FoldBlocks {
 }
 
 impl FoldBlocks {
-    /// Blocks for a number of results, or vectors of results, each a fold of `steps` elements, or vectors of elements. With `by_rows`, the
-    /// reduced elements are contiguous.
+    /// Blocks for a number of results, or vectors of results, each a fold of `steps` elements, or vectors of elements. With
+    /// `by_rows`, the reduced elements are contiguous.
     pub fn of(results: usize, steps: usize, by_rows: bool) -> FoldBlocks {
         let folded = match by_rows {
             // A plane for short rows, or as much of one as has something to do: a cube then has several rows.

@@ -34,8 +34,8 @@ pub struct WindowMapShape {
     pub divisor: u32,
 }
 
-/// Windows along a dim of the first operand. A row and a step read position `(row * by_row + step * by_step + from) / divisor`. They read
-/// nothing if the division has a remainder, or if the position is not in `0..len`.
+/// Windows along a dim of the first operand. A row and a step read position `(row * by_row + step * by_step + from) / divisor`.
+/// They read nothing if the division has a remainder, or if the position is not in `0..len`.
 #[derive(Clone, Debug)]
 pub struct WindowSlide {
     /// Index of the dim in the first operand.
@@ -70,8 +70,8 @@ impl WindowSlide {
     }
 }
 
-/// A convolution on one device, as a matmul of windows of the first operand by the second operand. The axes of a dim are for the first operand,
-/// the second operand and the result; none where a window slides along the dim.
+/// A convolution on one device, as a matmul of windows of the first operand by the second operand. The axes of a dim are for the
+/// first operand, the second operand and the result; none where a window slides along the dim.
 #[derive(Clone, Debug)]
 pub struct ConvolveCall {
     /// Dims of both operands and the result.
@@ -183,8 +183,8 @@ impl KernelCall for ConvolveCall {
 }
 
 impl ConvolveCall {
-    /// Describes a convolution; none if there is no kernel for it. `has_tensor_cores` says whether the device multiplies half types on them, and `out`
-    /// is the shape of the result.
+    /// Describes a convolution; none if there is no kernel for it. `has_tensor_cores` says whether the device multiplies half
+    /// types on them, and `out` is the shape of the result.
     pub(crate) fn new(
         dims: ConvolveDims,
         slides: Vec<WindowSlide>,

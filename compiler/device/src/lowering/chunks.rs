@@ -1,8 +1,9 @@
 //! Several stages of a pipeline on one device: the launches of a stage are lowered once for each of them.
 //!
-//! A device with the chunks `0..v` is v devices that take turns. The body of a pass over microbatches has launches for each chunk, in
-//! which loops over stages run the iterations of that chunk; the order of turns takes the launches of the chunk that is due. Everything else in the body is
-//! lowered for each chunk too: a value of one stage is a sum to which the others add zeros, so that the sum over chunks is the same. Outside of passes, chunk follows chunk.
+//! A device with the chunks `0..v` is v devices that take turns. The body of a pass over microbatches has launches for each
+//! chunk, in which loops over stages run the iterations of that chunk; the order of turns takes the launches of the chunk that is
+//! due. Everything else in the body is lowered for each chunk too: a value of one stage is a sum to which the others add zeros,
+//! so that the sum over chunks is the same. Outside of passes, chunk follows chunk.
 
 use super::build::ProgramBuilder;
 use super::chunk::{AloneLoop, Chunk, ChunkedSteps};

@@ -58,8 +58,8 @@ impl Lowering<'_> {
         }
     }
 
-    /// Packs blocks along a dim of several arrays into one dim: the first block of each array, then the second of each, and so on. No
-    /// array may be empty.
+    /// Packs blocks along a dim of several arrays into one dim: the first block of each array, then the second of each, and so
+    /// on. No array may be empty.
     pub(crate) fn pack(&mut self, arrays: &[Blocked<'_>]) -> Val {
         if self.graph.target.host_kernels {
             HostSteps(self).pack(arrays)

@@ -42,7 +42,8 @@ impl<'a> DeviceContext<'a> {
         operand.at(*example).or(part)
     }
 
-    /// Index of the dim of an operand that counts the examples of a microbatch, and the number of microbatches; none if it has no such dim.
+    /// Index of the dim of an operand that counts the examples of a microbatch, and the number of microbatches; none if it has no
+    /// such dim.
     pub fn parts_of(&self, operand: &Local) -> Option<(usize, usize)> {
         let parts = self.plan.microbatches?;
         Some((operand.at(parts.dim)?, self.plan.dims.size(parts.over)))
@@ -133,7 +134,8 @@ impl Local {
         self.at(dim).ok_or_else(|| format!("an operand lacks the dim {}", dim.0))
     }
 
-    /// Merges adjacent dims to one dim with the name of the first, and gives the number of elements at each position of the first.
+    /// Merges adjacent dims to one dim with the name of the first, and gives the number of elements at each position of the
+    /// first.
     ///
     /// # Errors
     /// If the dims are not adjacent, or if the device does not hold all of each dim but the first.

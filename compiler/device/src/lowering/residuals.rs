@@ -39,7 +39,8 @@ impl ProgramBuilder<'_> {
         let local = local.filter(|l| self.lowering.exists(l.elements()));
         if let Some(local) = local {
             let slot = TensorSlot::Buffer(local.buf);
-            // A chunk keeps its own, as another device would. What a loop over stages leaves is that of the chunk that has the position.
+            // A chunk keeps its own, as another device would. What a loop over stages leaves is that of the chunk that has the
+            // position.
             let (chunk, chunks) = self.chunk_of_pass();
             let graph = &mut self.lowering.graph;
             let (shape, dtype) = (stored_shape(local.dtype, &local.shape), stored_as(local.dtype));

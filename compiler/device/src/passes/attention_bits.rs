@@ -1,4 +1,5 @@
-//! The truth values that attention draws, a bit for each score, from the step that draws them to the gradient that reads them again.
+//! The truth values that attention draws, a bit for each score, from the step that draws them to the gradient that reads them
+//! again.
 //!
 //! A forward pass draws them ahead, in a launch of its own. The gradient of the same attention needs the same bits: it
 //! reads those of an earlier step in its iteration, or those that a loop over layers stored by position. Only without

@@ -6,8 +6,8 @@ use meshwright_plan::{DType, Expr};
 /// Nodes of a canonical form at most; each stands wherever it is used.
 const MOST: usize = 400;
 
-/// An expression, however its sums and products are written down, and wherever it is rounded to a half type: equal ones are the same
-/// function of the operands.
+/// An expression, however its sums and products are written down, and wherever it is rounded to a half type: equal ones are the
+/// same function of the operands.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Canonical {
     /// An operand, by number.
@@ -24,7 +24,8 @@ pub enum Canonical {
     Combined(BinaryFn, Number, Vec<Canonical>),
 }
 
-/// A constant to six digits after the point, as digits and a power of ten: constants of approximations are written with more or fewer.
+/// A constant to six digits after the point, as digits and a power of ten: constants of approximations are written with more or
+/// fewer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Number {
     digits: i64,

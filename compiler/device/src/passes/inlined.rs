@@ -1,8 +1,8 @@
 //! Values that the reduction that consumes them computes, so that they are never in memory: squares of which a norm
 //! needs the sum alone, and the terms of a scale's gradient.
 //!
-//! An element-wise step writes them, and nothing but one reduction or one sum of products reads them. Where the step writes other values that they can be computed
-//! from, they are computed from those.
+//! An element-wise step writes them, and nothing but one reduction or one sum of products reads them. Where the step writes other
+//! values that they can be computed from, they are computed from those.
 
 use crate::decisions::def_use::{DefUse, ended, takes};
 use crate::decisions::fused::FusedGroups;

@@ -1,8 +1,8 @@
 //! Values that a loop stores for another one by position: the residuals of a forward loop, which a backward loop reads.
 //!
-//! A Plan stacks them in one buffer, which one loop updates and another slices. Where nothing else reads it, the engine makes no such
-//! buffer: each value stays where it was made, until the iteration of the other loop that reads it last. So nothing is copied, and
-//! memory is free again as the second loop goes on.
+//! A Plan stacks them in one buffer, which one loop updates and another slices. Where nothing else reads it, the engine makes no
+//! such buffer: each value stays where it was made, until the iteration of the other loop that reads it last. So nothing is
+//! copied, and memory is free again as the second loop goes on.
 
 use crate::decisions::def_use::DefUse;
 use meshwright_plan::{BufId, Dim, Prim};
@@ -89,7 +89,8 @@ impl Residuals {
         found
     }
 
-    /// Adds a stack, if later loops only slice it; perhaps one that is put into another stack, position by position of a loop around.
+    /// Adds a stack, if later loops only slice it; perhaps one that is put into another stack, position by position of a loop
+    /// around.
     fn add(&mut self, uses: &DefUse<'_>, filled: Option<Filled>) -> Option<()> {
         // Inner loops come first, so that the stack of an outer one may be taken already.
         let filled = filled.filter(|filled| !self.steps.contains_key(&filled.steps[1]))?;
@@ -206,7 +207,8 @@ impl DefUse<'_> {
         all
     }
 
-    /// A step's place in the order in which steps run for one position of the loops around them: its lag and its place in each loop, outermost first.
+    /// A step's place in the order in which steps run for one position of the loops around them: its lag and its place in each
+    /// loop, outermost first.
     pub fn order_of(&self, step: usize) -> Vec<(u8, usize)> {
         let mut order: Vec<_> = std::iter::successors(Some(step), |at| self.within[*at])
             .map(|at| (self.plan.steps[at].lag, at))

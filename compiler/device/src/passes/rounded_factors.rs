@@ -1,7 +1,7 @@
 //! Buffers of a program of `tf32` that hold nothing but rounded numbers: tensor cores multiply them as they are.
 //!
-//! A step rounds the factors of a product on the device that has them; then collectives and loops move them. A product whose factors
-//! are known to be rounded loses nothing on units that read 11 bits.
+//! A step rounds the factors of a product on the device that has them; then collectives and loops move them. A product whose
+//! factors are known to be rounded loses nothing on units that read 11 bits.
 
 use meshwright_plan::expr::{Scalar, UnaryFn};
 use meshwright_plan::{Arithmetic, BufId, Plan, Prim, Step};

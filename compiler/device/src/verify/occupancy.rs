@@ -1,5 +1,5 @@
-//! The live tensors of a device and their bytes of the arena. A segment tree over the arena answers whether bytes are taken, so that no
-//! result is compared with each live tensor.
+//! The live tensors of a device and their bytes of the arena. A segment tree over the arena answers whether bytes are taken, so
+//! that no result is compared with each live tensor.
 
 use crate::arena::{Arena, Spot};
 use burn_ir::TensorId;

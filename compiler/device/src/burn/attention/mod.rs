@@ -1,5 +1,6 @@
 //! Attention by Burn's operations, tile by tile. A value that is kept between two tiles has either queries or keys,
-//! never both, as in FlashAttention (Dao et al. 2022, arXiv 2205.14135, algorithms 1 and 4), whose tiles are cut along the keys too.
+//! never both, as in FlashAttention (Dao et al. 2022, arXiv 2205.14135, algorithms 1 and 4), whose tiles are cut along the keys
+//! too.
 
 mod fused;
 mod turns;
@@ -39,8 +40,8 @@ struct Scores<'s> {
     loads: Vec<Val>,
 }
 
-/// Tile size along each dim of the scores, within the limit of live scores. The first dims are cut first: matmuls of whole queries with
-/// whole keys are faster than narrow ones.
+/// Tile size along each dim of the scores, within the limit of live scores. The first dims are cut first: matmuls of whole
+/// queries with whole keys are faster than narrow ones.
 fn tile(space: &Local, key: usize, most: usize) -> Vec<usize> {
     let mut tile = space.shape.clone();
     for i in (0..tile.len()).filter(|i| *i != key) {
@@ -110,8 +111,8 @@ impl Lower<'_> {
         Ok(())
     }
 
-    /// Results for some scores, cut along the dims from that one on. Results that have such a dim are concatenated along it, others are
-    /// added.
+    /// Results for some scores, cut along the dims from that one on. Results that have such a dim are concatenated along it,
+    /// others are added.
     fn attention_tiles(
         &mut self,
         whole: &Whole<'_>,

@@ -23,8 +23,9 @@ pub fn constant(of: &Computed, indices: &[Range<usize>]) -> Option<f64> {
     }
 }
 
-/// The expression without selects that these indices decide, with numbers for the integers that they decide, and without dead nodes: inside of
-/// a causal mask no position is read, and where all positions are in one range of a zigzag order they are compared as they lie.
+/// The expression without selects that these indices decide, with numbers for the integers that they decide, and without dead
+/// nodes: inside of a causal mask no position is read, and where all positions are in one range of a zigzag order they are
+/// compared as they lie.
 pub fn decided(of: &Computed, indices: &[Range<usize>]) -> Computed {
     let known = bounds(of, indices);
     let at = |r: Reg| known.get(usize::from(r)).copied().unwrap_or(Unknown);
@@ -230,8 +231,8 @@ mod tests {
         let none = expr.constant(-1e9, DType::F32);
         let reg = expr.select(real, regs[0], none);
         assert_eq!(decided(&of, &[64..128, 0..64]), Computed { expr, reg }, "the other operand alone");
-        // where index(1) // 64 == index(0) // 64 { load(0) } else { -1e9 }, and a mask of positions in another order: those beyond 63 count
-        // from the end.
+        // where index(1) // 64 == index(0) // 64 { load(0) } else { -1e9 }, and a mask of positions in another order: those
+        // beyond 63 count from the end.
         let (mut expr, regs) = Expr::of_operands([DType::F32]);
         let size = expr.constant(64.0, DType::I32);
         let [i, j] = [0, 1].map(|k| expr.push(Scalar::Index(k), DType::I32));

@@ -66,8 +66,8 @@ pub struct AttentionCall {
     /// True if it goes on with what other keys have given.
     pub continues: bool,
     /// Queries, keys, values if they are read, the cotangent of gradients, extra operands, then the greatest scores, the scale
-    /// and delta where they are given, or the maximum, the sum and the values of other keys. What is drawn ahead and the table of decided
-    /// tiles follow, which have none of the dims.
+    /// and delta where they are given, or the maximum, the sum and the values of other keys. What is drawn ahead and the table of
+    /// decided tiles follow, which have none of the dims.
     pub inputs: Vec<AttentionInput>,
     /// Results, one for each of `parts`.
     pub outputs: Vec<AttentionOutput>,
@@ -185,8 +185,9 @@ impl AttentionCall {
         })
     }
 
-    /// Number of 32-bit words with a bit for each truth value, if a kernel of its own draws them before the others run: 0 where nothing
-    /// is drawn, where keys are so few that a launch costs more than drawing anew, and where the words would take too much memory.
+    /// Number of 32-bit words with a bit for each truth value, if a kernel of its own draws them before the others run: 0 where
+    /// nothing is drawn, where keys are so few that a launch costs more than drawing anew, and where the words would take too
+    /// much memory.
     pub fn words_ahead(&self) -> usize {
         let key = self.sizes.len() - 1;
         let of = |sizes: &[usize]| sizes.iter().product::<usize>();
@@ -211,7 +212,8 @@ impl AttentionCall {
         })
     }
 
-    /// For each dim of the scores the order in which its positions are stored, where it is not their own and something is drawn along it.
+    /// For each dim of the scores the order in which its positions are stored, where it is not their own and something is drawn
+    /// along it.
     pub fn orders(&self) -> Vec<Option<Zigzag>> {
         let along = |(block, places): &(RandomBlock, Vec<usize>), dim| {
             places.iter().position(|place| *place == dim).and_then(|i| block.order(i))

@@ -1,5 +1,5 @@
-//! Passes over a row. A reduction needs all elements of a row, so values that depend on it are computed in a later pass. Values that are
-//! equal for all elements of a row are computed once, before the pass.
+//! Passes over a row. A reduction needs all elements of a row, so values that depend on it are computed in a later pass. Values
+//! that are equal for all elements of a row are computed once, before the pass.
 
 use super::super::map::MapOperand;
 use super::super::scalar::ScalarProgram;

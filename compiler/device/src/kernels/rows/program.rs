@@ -1,5 +1,5 @@
-//! Steps of a row group as one expression, that is reductions of a row, and results from them and from each element; and the call of that on a
-//! device.
+//! Steps of a row group as one expression, that is reductions of a row, and results from them and from each element; and the call
+//! of that on a device.
 
 use super::row_groups::RowSteps;
 use super::{FOLDS, ResultOf, RowCall, RowExpr, RowResult};

@@ -58,9 +58,9 @@ pub(crate) fn groups(lowering: &Lowering<'_>) -> Vec<FusedGroup> {
     row_groups(&lowering.uses, (residuals, &beside), call, |s| lowering.groups(s).is_some())
 }
 
-/// Finds groups, in the order of the Plan; `call` gives the kernel that the device has for steps, if it has one, and `waits` says whether delaying
-/// another step until after the group costs nothing. A sum over rows that a matmul's epilogue computes (`beside`) begins no
-/// group.
+/// Finds groups, in the order of the Plan; `call` gives the kernel that the device has for steps, if it has one, and `waits` says
+/// whether delaying another step until after the group costs nothing. A sum over rows that a matmul's epilogue computes
+/// (`beside`) begins no group.
 pub fn row_groups(
     uses: &DefUse<'_>,
     (residuals, beside): (&Residuals, &SortedSet<usize>),
