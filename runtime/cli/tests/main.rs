@@ -9,6 +9,7 @@ mod support;
 mod alternatives;
 mod calibrate;
 mod command;
+mod device_plans;
 mod devices;
 mod estimate;
 mod fix;

@@ -1,6 +1,6 @@
 //! The parts of a launch that only launches of its kind have.
 
-use super::TensorView;
+use super::tensor::TensorView;
 use crate::collective::calls::{CallPiece, TransportCall};
 use crate::launch::{CollectiveLaunch, DevicePlan, LaunchKind, LoopLaunch};
 use crate::slot::{Slots, TensorSlot};

@@ -1,14 +1,15 @@
 //! A device plan for other programs: the output of `explain --emit device --format json`.
 
 mod kinds;
+mod tensor;
 
 pub use kinds::{CallView, CarryView, CollectiveView, KindView, LoopView, OperationView};
+pub use tensor::TensorView;
 
 use crate::arena::Spot;
 use crate::costs::{LaunchCosts, Totals};
 use crate::launch::{DevicePlan, Launch};
-use crate::slot::{LaunchId, Slots, TensorSlot};
-use burn_ir::{TensorIr, TensorStatus};
+use crate::slot::{LaunchId, TensorSlot};
 use meshwright_plan::{ArenaId, Plan, ProgramInput};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
@@ -82,34 +83,6 @@ pub struct LaunchView {
     /// The parts that only its kind has.
     #[serde(flatten)]
     pub parts: KindView,
-}
-
-/// A tensor of a launch.
-#[derive(Debug, Serialize)]
-pub struct TensorView {
-    /// Storage: `b7` is buffer 7 of the Plan, `i7` its indices, `k0` a constant, `t12` a temporary.
-    pub slot: String,
-    /// Dtype of its elements.
-    pub dtype: &'static str,
-    /// Its extents.
-    pub shape: Vec<usize>,
-    /// Whether its lifetime ends with this launch, which reads it.
-    pub ends: bool,
-    /// Offsets of a result in the arena, in bytes, run after run of the launch; empty if it has memory of its own.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub at: Vec<u64>,
-}
-
-impl TensorView {
-    fn of(slots: &Slots, t: &TensorIr, at: Vec<u64>) -> TensorView {
-        TensorView {
-            slot: slots.name(t.id),
-            dtype: t.dtype.name(),
-            shape: t.shape.to_vec(),
-            ends: t.status == TensorStatus::ReadWrite,
-            at,
-        }
-    }
 }
 
 impl DevicePlan {
