@@ -139,7 +139,7 @@ fn run(products: &mut Products, case: Case, choices: &KernelChoices) -> (MatrixP
         out: out_matrix,
         batches,
         sums: Sums::Exact,
-        adds: false,
+        adds: None,
         epilogue: Epilogue {
             bias: case.bias.then_some(bias.as_ptr() as u64),
             then: if case.relu { Follows::Relu } else { Follows::Nothing },
@@ -278,9 +278,10 @@ fn choices_are_measured_and_kept() {
     tuned.choose(&[(name.clone(), of(Algorithm::default()))]);
     let mut multiply = |tuned: &mut TunedProducts| {
         out.fill(0.0);
+        let beside = None;
         #[expect(unsafe_code, reason = "memory of this function")]
         // SAFETY: as said.
-        unsafe { tuned.multiply(&product, workspace, std::ptr::null_mut(), || Ok(())) }.unwrap();
+        unsafe { tuned.multiply(&product, (workspace, beside), std::ptr::null_mut(), || Ok(())) }.unwrap();
         assert!(out.iter().all(|x| *x == 4.0), "{out:?}");
     };
     multiply(&mut tuned);
@@ -333,7 +334,7 @@ fn with_columns(columns: usize, products: &mut Products, then: Follows, biased: 
         out: matrix(out.as_mut_ptr() as u64, &[5, columns], &[columns, 1]),
         batches: 1,
         sums: Sums::Exact,
-        adds: false,
+        adds: None,
         epilogue: Epilogue { bias: biased.then_some(bias.as_ptr() as u64), then },
     };
     let mut room = vec![0u64; 1024];
@@ -464,7 +465,7 @@ fn bytemuck_copy(to: &mut [u128], from: &[u8]) {
     }
 }
 
-/// Products of any extents, cut where fast kernels want it, are as loops make them, whatever lies between the rows; where nothing is too narrow for a
+/// Products of any extents, added to something or not, cut where fast kernels want it, are as loops make them, whatever lies between the rows; where nothing is too narrow for a
 /// cut, nearly all multiplications are those of fast kernels.
 #[test]
 fn products_of_any_extents_are_cut_for_fast_kernels() {
@@ -488,7 +489,8 @@ fn products_of_any_extents_are_cut_for_fast_kernels() {
                 let (element, out) = types[seen % types.len()];
                 let orders = [orders[seen / 2 % 2], orders[seen / 4 % 2]];
                 tuned.measure(seen % 64 == 0);
-                product_in_parts(&mut tuned, [*rows, terms, *columns], orders, (element, out), seen % 9);
+                let more = (seen % 9, [Adds::Nothing, Adds::Itself, Adds::Beside][seen / 9 % 3]);
+                product_in_parts(&mut tuned, [*rows, terms, *columns], orders, (element, out), more);
             }
         }
     }
@@ -496,13 +498,27 @@ fn products_of_any_extents_are_cut_for_fast_kernels() {
     let [refused, all] = multiplications();
     for sizes in [[63, 33, 49], [32, 32, 57], [57, 32, 32], [32, 57, 32]] {
         for (of, epilogue) in types.iter().zip([0, 1, 2, 4, 5]) {
-            product_in_parts(&mut tuned, sizes, [Order::Columns, Order::Rows], *of, epilogue);
-            product_in_parts(&mut tuned, sizes, [Order::Rows, Order::Columns], *of, epilogue);
+            product_in_parts(&mut tuned, sizes, [Order::Columns, Order::Rows], *of, (epilogue, Adds::Itself));
+            product_in_parts(
+                &mut tuned,
+                sizes,
+                [Order::Rows, Order::Columns],
+                *of,
+                (epilogue, Adds::Nothing),
+            );
         }
     }
     let [refused_after, all_after] = multiplications();
     let (refused, all) = (refused_after - refused, all_after - all);
     assert!(refused * 5 < all, "{refused} of {all} multiplications are not those of fast kernels");
+}
+
+/// What a product is added to: nothing, what was in its place, or what is elsewhere.
+#[derive(Clone, Copy, Debug)]
+enum Adds {
+    Nothing,
+    Itself,
+    Beside,
 }
 
 /// One such product, with the epilogue of that number.
@@ -511,13 +527,14 @@ fn product_in_parts(
     [rows, terms, columns]: [usize; 3],
     orders: [Order; 2],
     (element, made): (MatrixElement, MatrixElement),
-    epilogue: usize,
+    (epilogue, adds): (usize, Adds),
 ) {
     let left = Spaced::new(element, [rows, terms], orders[0], 3);
     let right = Spaced::new(element, [terms, columns], orders[1], 5);
     let out = Spaced::new(made, [rows, columns], Order::Rows, 7);
     let beside = Spaced::new(made, [rows, columns], Order::Rows, 11);
     let bias = Spaced::new(made, [1, columns.max(rows)], Order::Rows, 13);
+    let [value, measured] = [17, 19].map(|seed| Spaced::new(made, [rows, columns], Order::Rows, seed));
     let bits = vec![0u128; rows * columns.div_ceil(128)];
     let bits = Bits::of(bits.as_ptr() as u64, columns);
     let gelu_fits = out.matrix.leading.is_multiple_of(8);
@@ -539,14 +556,19 @@ fn product_in_parts(
         batches: 1,
         sums: Sums::Exact,
         epilogue: Epilogue { bias: biased.then_some(bias.matrix.address), then },
-        adds: false,
+        adds: match adds {
+            Adds::Nothing => None,
+            Adds::Itself => Some(out.matrix.address),
+            Adds::Beside => Some(value.matrix.address),
+        },
     };
-    let case = format!("{rows} x {terms} x {columns} {orders:?} {element} {made} {then:?}");
+    let beside = Some(measured.matrix.address);
+    let case = format!("{rows} x {terms} x {columns} {orders:?} {element} {made} {then:?} {adds:?}");
     let mut room = vec![0u64; 1024];
     let workspace = Workspace { address: room.as_mut_ptr() as u64, bytes: 8192 };
     #[expect(unsafe_code, reason = "memory of this function")]
     // SAFETY: as said.
-    unsafe { tuned.multiply(&product, workspace, std::ptr::null_mut(), || Ok(())) }.expect(&case);
+    unsafe { tuned.multiply(&product, (workspace, beside), std::ptr::null_mut(), || Ok(())) }.expect(&case);
     let bound = match made {
         MatrixElement::BF16 => 1.0 / 128.0,
         MatrixElement::F16 => 1.0 / 1024.0,
@@ -558,8 +580,13 @@ fn product_in_parts(
     for i in 0..rows {
         for j in 0..columns {
             let term = |k: usize| left.values[i * terms + k] * right.values[k * columns + j];
-            let largest = (0..terms).map(|k| term(k).abs()).sum::<f64>();
-            let sum = (0..terms).map(term).sum::<f64>() + if biased { bias.values[j] } else { 0.0 };
+            let added = match adds {
+                Adds::Nothing => 0.0,
+                Adds::Itself => out.values[i * columns + j],
+                Adds::Beside => value.values[i * columns + j],
+            };
+            let largest = (0..terms).map(|k| term(k).abs()).sum::<f64>() + added.abs();
+            let sum = (0..terms).map(term).sum::<f64>() + added + if biased { bias.values[j] } else { 0.0 };
             let slope = |x: f64| (gelu(x + 1e-4) - gelu(x - 1e-4)) / 2e-4;
             let expected = match then {
                 Follows::Relu | Follows::ReluKeeping(_) => sum.max(0.0),
