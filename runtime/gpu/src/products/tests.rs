@@ -278,10 +278,9 @@ fn choices_are_measured_and_kept() {
     tuned.choose(&[(name.clone(), of(Algorithm::default()))]);
     let mut multiply = |tuned: &mut TunedProducts| {
         out.fill(0.0);
-        let beside = None;
         #[expect(unsafe_code, reason = "memory of this function")]
         // SAFETY: as said.
-        unsafe { tuned.multiply(&product, (workspace, beside), std::ptr::null_mut(), || Ok(())) }.unwrap();
+        unsafe { tuned.multiply(&product, (workspace, None), std::ptr::null_mut(), || Ok(())) }.unwrap();
         assert!(out.iter().all(|x| *x == 4.0), "{out:?}");
     };
     multiply(&mut tuned);
@@ -562,13 +561,14 @@ fn product_in_parts(
             Adds::Beside => Some(value.matrix.address),
         },
     };
-    let beside = Some(measured.matrix.address);
+    let room_of_result = Some(measured.matrix.address);
     let case = format!("{rows} x {terms} x {columns} {orders:?} {element} {made} {then:?} {adds:?}");
     let mut room = vec![0u64; 1024];
     let workspace = Workspace { address: room.as_mut_ptr() as u64, bytes: 8192 };
     #[expect(unsafe_code, reason = "memory of this function")]
     // SAFETY: as said.
-    unsafe { tuned.multiply(&product, (workspace, beside), std::ptr::null_mut(), || Ok(())) }.expect(&case);
+    unsafe { tuned.multiply(&product, (workspace, room_of_result), std::ptr::null_mut(), || Ok(())) }
+        .expect(&case);
     let bound = match made {
         MatrixElement::BF16 => 1.0 / 128.0,
         MatrixElement::F16 => 1.0 / 1024.0,
