@@ -31,7 +31,7 @@ pub fn product(
 ) -> Option<MatrixProduct> {
     let rounded = digits == FactorDigits::Tf32 && left.0.element == MatrixElement::F32;
     let sums = if rounded { Sums::Tf32 } else { Sums::Exact };
-    let (epilogue, adds) = (Epilogue::default(), false);
+    let (epilogue, adds) = (Epilogue::default(), None);
     let product =
         MatrixProduct { left: left.0, right: right.0, out: out.0, batches: out.1, sums, epilogue, adds };
     (left.1 == out.1 && right.1 == out.1).then_some(product)
@@ -59,6 +59,8 @@ pub struct ProductAddresses {
     pub vector: Option<u64>,
     /// Bits of a `relu`, or the operand of a `gelu`.
     pub aux: Option<u64>,
+    /// What the product is added to.
+    pub added: Option<u64>,
 }
 
 /// The same with addresses, and the rest of the epilogue.
@@ -82,6 +84,7 @@ pub fn at(product: MatrixProduct, then: Then, places: &ProductAddresses) -> Matr
         right: at(product.right, places.factors[1]),
         out: at(product.out, places.out),
         epilogue: Epilogue { bias, then },
+        adds: places.added,
         ..product
     }
 }

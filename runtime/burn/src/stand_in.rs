@@ -69,9 +69,9 @@ fn product(products: &mut TunedProducts, left: FlexTensor, right: FlexTensor, dt
     let (_right, at_right) = placed(right.bytes());
     let (made, at_out) = placed(out.bytes());
     let factors = [at_left + start(&left), at_right + start(&right)];
-    let places = ProductAddresses { factors, out: at_out, vector: None, aux: None };
+    let places = ProductAddresses { factors, out: at_out, vector: None, aux: None, added: None };
     let product = blas::at(product, Then::Nothing, &places);
-    let workspace = Workspace { address: 0, bytes: 0 };
+    let workspace = (Workspace { address: 0, bytes: 0 }, None);
     #[expect(
         unsafe_code,
         reason = "memory that this function holds; without a stream the stand-in computes at once"

@@ -149,7 +149,7 @@ pub(super) fn product(
     let made =
         if is_half && found.is_worth_a_copy(batches, many) { with_aligned_rows(&out) } else { out.clone() };
     let product = blas::product(matrices(&left)?, matrices(&right)?, matrices(&made)?, digits)?;
-    let tensors = ProductTensors { left, right, out: made.clone(), vector: None, aux: None };
+    let tensors = ProductTensors { left, right, out: made.clone(), vector: None, aux: None, added: None };
     opened.submit(product, Then::Nothing, &tensors);
     if !is_same(&made.handle, &out.handle) {
         copy_to(&made, &out);
@@ -167,7 +167,8 @@ pub(super) fn fused(
     let Some(opened) = of(index) else { return false };
     let many = multiplications(&tensors.left, &tensors.right);
     let (left, right) = (factor(tensors.left, many), factor(tensors.right, many));
-    let tensors = ProductTensors { left, right, ..tensors };
+    let added = tensors.added.map(|added| beside(added, &tensors.out));
+    let tensors = ProductTensors { left, right, added, ..tensors };
     // Rows have gaps between them only where they are one dim.
     let strides = &tensors.out.meta.strides;
     let leading = match tensors.out.meta.shape.last() {
@@ -184,6 +185,19 @@ pub(super) fn fused(
     computes
 }
 
+/// What a product is added to, as its result lies: itself, or a copy in the memory of the result.
+fn beside(added: CubeTensor, out: &CubeTensor) -> CubeTensor {
+    let lies = |t: &CubeTensor| -> Vec<(usize, usize)> {
+        let dims = t.meta.shape.iter().copied().zip(t.meta.strides.iter().copied());
+        dims.filter(|(size, _)| *size != 1).collect()
+    };
+    if lies(&added) == lies(out) {
+        return added;
+    }
+    copy_to(&added, out);
+    out.clone()
+}
+
 /// The tensors of a matmul.
 pub(super) struct ProductTensors {
     pub(super) left: CubeTensor,
@@ -193,6 +207,8 @@ pub(super) struct ProductTensors {
     pub(super) vector: Option<CubeTensor>,
     /// Bits of the elements that a `relu` let through, or the operand of a `gelu`.
     pub(super) aux: Option<CubeTensor>,
+    /// What the product is added to.
+    pub(super) added: Option<CubeTensor>,
 }
 
 impl ProductTensors {
@@ -204,6 +220,7 @@ impl ProductTensors {
             out: at(&self.out),
             vector: self.vector.as_ref().map(at),
             aux: self.aux.as_ref().map(at),
+            added: self.added.as_ref().map(at),
         }
     }
 }
@@ -243,35 +260,47 @@ impl DeviceProducts {
     fn submit(self: &Arc<Self>, product: MatrixProduct, then: Then, tensors: &ProductTensors) {
         let (stream, out) = (StreamId::current(), &tensors.out);
         let workspace = self.workspace(stream, out);
-        let beside = tensors.vector.iter().chain(&tensors.aux).map(|t| &t.handle);
+        let measured = self.measured(&blas::at(product, then, &tensors.assumed()), out);
+        let beside = [&tensors.vector, &tensors.aux, &tensors.added].map(|t| t.as_ref().map(|t| &t.handle));
+        let beside = [beside[0], beside[1], beside[2], measured.as_ref()];
         let all = [&tensors.left.handle, &tensors.right.handle, &out.handle, &workspace];
-        let bindings = all.into_iter().chain(beside).map(|h| h.clone().binding()).collect();
-        let has = [tensors.vector.is_some(), tensors.aux.is_some()];
+        let all = all.into_iter().chain(beside.into_iter().flatten());
+        let bindings = all.map(|h| h.clone().binding()).collect();
+        let has = beside.map(|handle| handle.is_some());
         let (task, device) = (self.clone(), DeviceHandle::<Server>::new(self.device));
         let run = move |server: &mut Server| task.run(server, stream, (product, then, has), bindings);
         if watched().is_some() {
             let name = self.name(&blas::at(product, then, &tensors.assumed()));
             let factors = [&tensors.left, &tensors.right, out];
-            moves(name, factors.into_iter().chain(&tensors.vector).chain(&tensors.aux));
+            let beside = tensors.vector.iter().chain(&tensors.aux).chain(&tensors.added);
+            moves(name, factors.into_iter().chain(beside));
             watch::call(&out.client, name, || drop(device.submit_blocking(run)));
         } else {
             device.submit(run);
         }
     }
 
-    /// Puts a matmul on its stream: with left, right, out, the workspace, and a vector and a second operand if there
-    /// are any. An error becomes the error of the results, for their consumers.
+    /// Memory for the measurement of a product that is added to something, if one is due: it repeats the product.
+    fn measured(&self, product: &MatrixProduct, out: &CubeTensor) -> Option<Handle> {
+        let products = self.products.lock().unwrap_or_else(PoisonError::into_inner);
+        let bytes = product.out.bytes_with_gaps(product.batches) as usize;
+        products.wants_beside(product, WORKSPACE_BYTES).then(|| out.client.empty(bytes))
+    }
+
+    /// Puts a matmul on its stream: with left, right, out, the workspace, and a vector, a second operand, what it is added to, and memory for a
+    /// measurement if there are any. An error becomes the error of the results, for their consumers.
     fn run(
         &self,
         server: &mut Server,
         stream: StreamId,
-        (product, then, [vector, aux]): (MatrixProduct, Then, [bool; 2]),
+        (product, then, has): (MatrixProduct, Then, [bool; 4]),
         bindings: Vec<BufferBinding>,
     ) {
         let sums = matches!(then, Then::RightSums | Then::LeftSums);
         let writes_beside = sums || matches!(then, Then::ReluKeeping | Then::GeluTanhKeeping);
-        // Bits are last, with or without a bias.
-        let beside = bindings.last().filter(|_| writes_beside);
+        // Of a vector and a second operand the last is written.
+        let last = 3 + has[..2].iter().filter(|has| **has).count();
+        let beside = bindings.get(last).filter(|_| writes_beside);
         let written: Vec<BufferBinding> = [&bindings[2]].into_iter().chain(beside).cloned().collect();
         // Before the result is claimed: after that CubeCL does not resolve its address.
         let resolve = |binding: &BufferBinding| server.get_resource(binding.clone(), stream);
@@ -287,9 +316,8 @@ impl DeviceProducts {
             let queue = streams.current().sys;
             let [left, right, out, room] = [0, 1, 2, 3].map(|n| addresses[n]);
             let mut beside = addresses[4..].iter().copied();
-            let vector = if vector { beside.next() } else { None };
-            let aux = if aux { beside.next() } else { None };
-            let places = ProductAddresses { factors: [left, right], out, vector, aux };
+            let [vector, aux, added, measured] = has.map(|has| if has { beside.next() } else { None });
+            let places = ProductAddresses { factors: [left, right], out, vector, aux, added };
             let product = blas::at(product, then, &places);
             let workspace = Workspace { address: room, bytes: WORKSPACE_BYTES };
             let mut products = self.products.lock().unwrap_or_else(PoisonError::into_inner);
@@ -298,7 +326,7 @@ impl DeviceProducts {
             // the stream has passed their last use; the result's storage has no other readers.
             let done = unsafe {
                 let wait = || Ok(self.driver.wait(queue.cast())?);
-                products.multiply(&product, workspace, queue.cast(), wait)
+                products.multiply(&product, (workspace, measured), queue.cast(), wait)
             };
             done.map_err(|e: ProductError| ServerError::Generic {
                 reason: e.to_string(),

@@ -91,6 +91,16 @@ impl ProductRun<'_> {
             BesideProduct::FactorSums { right, .. } => {
                 asked(if *right { Then::RightSums } else { Then::LeftSums }, made.last(), None)
             }
+            BesideProduct::Adds { .. } => {
+                let (then, vector) = match self.call.beside.summed() {
+                    Some(true) => (Then::RightSums, made.last()),
+                    Some(false) => (Then::LeftSums, made.last()),
+                    None => (Then::Nothing, None),
+                };
+                let added = rest.first().cloned();
+                let tensors = ProductTensors { added, ..self.tensors([left, right], &made[0], vector) };
+                blas::fused(gpu.index, (self.call.matrices, self.call.digits), then, tensors)
+            }
         };
         done.then_some(made)
     }
@@ -107,6 +117,7 @@ impl ProductRun<'_> {
             out: out.clone(),
             vector: vector.cloned(),
             aux: None,
+            added: None,
         }
     }
 
@@ -154,6 +165,16 @@ impl ProductRun<'_> {
             BesideProduct::FactorSums { fold: of, .. } => {
                 let sums = fold(of, &rest.tensors, &self.outputs[1..]);
                 std::iter::once(product).chain(sums).collect()
+            }
+            BesideProduct::Adds { map, at, sums } => {
+                let factor = rest.tensors.split_off(1);
+                rest.ended.truncate(1);
+                rest.tensors.insert(*at, product);
+                rest.ended.insert(*at, true);
+                let mut made =
+                    MapRun::new(map, &self.outputs[..1], self.step).run(rest).map_err(|e| e.to_string())?;
+                made.extend(sums.iter().flat_map(|(_, of)| fold(of, &factor, &self.outputs[1..])));
+                made
             }
         })
     }

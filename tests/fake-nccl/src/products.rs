@@ -107,6 +107,16 @@ pub struct Layout {
     stride: i64,
 }
 
+impl Layout {
+    /// Bytes from the first element to the last.
+    fn bytes(&self) -> usize {
+        let elements = i64::from(self.batches - 1) * self.stride
+            + (self.columns as i64 - 1) * self.leading
+            + self.rows as i64;
+        elements as usize * kind(self.dtype).map_or(0, Kind::bytes)
+    }
+}
+
 #[derive(Default)]
 pub struct Preference {
     room: usize,
@@ -336,7 +346,7 @@ impl Task {
         MARK | (sum & 0xffff_ffff) << 16
     }
 
-    unsafe fn run(&self, [a, b, out, bias]: [usize; 4], adds: bool) {
+    unsafe fn run(&self, [a, b, out, bias]: [usize; 4], added: Option<usize>) {
         let [Some(factor), Some(made)] = [self.a.dtype, self.out.dtype].map(kind) else { return };
         let at = |l: &Layout, batch: i64, i: u64, j: u64| batch * l.stride + j as i64 * l.leading + i as i64;
         let turned = |t: bool, i: u64, j: u64| if t { (j, i) } else { (i, j) };
@@ -345,7 +355,7 @@ impl Task {
             for column in 0..self.out.columns {
                 for row in 0..self.out.rows {
                     let place = at(&self.out, batch, row, column);
-                    let mut sum = if adds { unsafe { made.read(out, place) } } else { 0.0 };
+                    let mut sum = added.map_or(0.0, |added| unsafe { made.read(added, place) });
                     for k in 0..self.summed {
                         let (i, j) = turned(self.d.transposed[0], row, k);
                         let x = unsafe { factor.read(a, at(&self.a, batch, i, j)) };
@@ -419,11 +429,7 @@ impl Task {
 
     /// Whether all that is read or written is memory of a GPU.
     fn is_within(&self, [a, b, out, bias]: [usize; 4]) -> bool {
-        let inside = |address: usize, l: &Layout| {
-            let elements =
-                i64::from(l.batches - 1) * l.stride + (l.columns as i64 - 1) * l.leading + l.rows as i64;
-            is_device_memory(address, elements as usize * kind(l.dtype).map_or(0, Kind::bytes))
-        };
+        let inside = |address: usize, l: &Layout| is_device_memory(address, l.bytes());
         let bytes = self.out.rows as usize * kind(self.out.dtype).map_or(0, Kind::bytes);
         let columns = self.out.columns as usize;
         let bytes = if self.d.follows == 512 { bytes / self.out.rows as usize * columns } else { bytes };
@@ -561,8 +567,14 @@ pub unsafe extern "C" fn cublasLtMatmul(
     let enough = way + 1 < WAYS || bytes >= ROOM && is_device_memory(workspace as usize, bytes);
     let places = [left as usize, right as usize, result as usize, task.d.bias];
     // Nobody here scales.
+    let added = (scales.1 == 1.0).then_some(added as usize);
+    // What is added is the result's memory, or memory of that layout apart from it.
+    let bytes = task.out.bytes();
+    let beside = |added: usize| {
+        added == result as usize || added.abs_diff(result as usize) >= bytes && is_device_memory(added, bytes)
+    };
     if !matches!(scales, (1.0, 0.0 | 1.0))
-        || added != result.cast_const()
+        || !added.is_none_or(beside)
         || way >= WAYS
         || !enough
         || !task.is_within(places)
@@ -574,7 +586,7 @@ pub unsafe extern "C" fn cublasLtMatmul(
     let computes = setting("FAKE_CUBLASLT_COMPUTES", 1) == 1;
     let run = move || {
         if computes {
-            unsafe { task.run(places, scales.1 == 1.0) }
+            unsafe { task.run(places, added) }
         }
     };
     match unsafe { stream.as_ref() } {

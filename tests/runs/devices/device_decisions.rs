@@ -36,6 +36,7 @@ fn plans() -> Vec<Plan> {
         ("gpt", "a=1", "batch -> a; recompute layers.*", vec![("seq", 128), ("places", 128), ("layers", 2)]),
         ("bert", "a=2", "d_ff, heads -> a", vec![("layers", 2)]),
         ("mlp", "a=2", "batch -> a", vec![]),
+        ("mlp", "a=1", "microbatches 2", vec![]),
         ("sums.mw", "a=2", "n -> a", vec![]),
     ];
     let plan = |((model, mesh, layout, dims), precision): (Way, Arithmetic)| {
@@ -59,7 +60,7 @@ fn plans() -> Vec<Plan> {
 type Fault = fn(&mut Decisions, &DefUse<'_>, usize) -> Option<()>;
 
 /// For each pass, faults that it could make.
-const FAULTS: [(&str, &str, Fault); 21] = [
+const FAULTS: [(&str, &str, Fault); 23] = [
     ("rounded_factors", "a buffer of other numbers is taken for rounded", |d, uses, at| {
         let all = (0..uses.plan.buffers.len()).map(|b| BufId(b as u32));
         // Those of programs that round something.
@@ -211,6 +212,18 @@ const FAULTS: [(&str, &str, Fault); 21] = [
     ("epilogues", "what the matmul reads beside is not there yet", |d, _, at| {
         let mut early = d.epilogues.at.values_mut().filter(|e| !e.before.is_empty());
         early.nth(at)?.before.clear();
+        Some(())
+    }),
+    ("epilogues", "a value that a matmul is added to ends later", |d, _, at| {
+        let buf = *d.epilogues.added.keys().nth(at)?;
+        d.epilogues.added.remove(&buf);
+        Some(())
+    }),
+    ("epilogues", "another value ends with a matmul, and is read later", |d, uses, at| {
+        let (buf, product) = d.epilogues.added.iter().nth(at).map(|(buf, product)| (*buf, *product))?;
+        let factor = uses.plan.steps[product].reads[0].buf;
+        d.epilogues.added.remove(&buf);
+        d.epilogues.added.insert(factor, product);
         Some(())
     }),
     ("epilogues", "a result is not stored that another launch reads", |d, uses, at| {

@@ -319,6 +319,36 @@ fn faults_in_an_arena_are_found() {
     assert!(found * 2 > moved && moved > 10, "{found} of {moved} overlaps were found");
 }
 
+/// A product that is added to a position of a stack lies there: elsewhere in the stack it would be in the place of another sum.
+#[test]
+fn sums_at_another_position_of_their_stack_are_found() {
+    let plan = plan("gpt", "a=1", "batch -> a; microbatches 2", DType::BF16).unwrap();
+    let target = Target::cuda((9, 0), true);
+    let device = compile(&plan, 0, target).unwrap();
+    let is_update = |kind: &LaunchKind| matches!(kind, LaunchKind::Kernel(Kernel::IterationUpdate(_)));
+    let updates = device.launches.iter().filter(|l| is_update(&l.kind));
+    let put: Vec<TensorId> = updates.filter_map(|l| l.reads.get(1)).map(|t| t.id).collect();
+    let mut moved = 0;
+    for id in device.launches.ids() {
+        let launch = &device.launches[id];
+        let adds = matches!(&launch.kind, LaunchKind::Kernel(Kernel::Product(call)) if call.beside.adds());
+        if !adds || !put.contains(&launch.writes[0].id) {
+            continue;
+        }
+        // Of the sums that the launch makes in its runs the first, where that of another layer lies.
+        let of = (0..device.arena.of.len()).filter(|at| device.arena.of[*at] == id);
+        let sums: Vec<usize> = of.step_by(launch.writes.len()).collect();
+        let spot = device.arena.spots[sums[0]];
+        let other = sums.iter().map(|at| device.arena.spots[*at]).find(|other| *other != spot).unwrap();
+        let mut wrong = compile(&plan, 0, target).unwrap();
+        wrong.arena.spots[sums[0]] = other;
+        let found = verify(&plan, &wrong).unwrap_err();
+        assert!(found.contains("of a stack, and what it is computed of"), "{found}");
+        moved += 1;
+    }
+    assert!(moved >= 6, "{moved}");
+}
+
 #[test]
 fn collectives_out_of_order_and_never_waited_for_are_found() {
     let plan = plan("mlp", "a=2", "batch -> a; params: * -> a", DType::F32).unwrap();

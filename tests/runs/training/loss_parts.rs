@@ -4,8 +4,10 @@ use crate::support::options;
 use meshwright_core::lowering::LossParts;
 use meshwright_core::{CompileOptions, compile_with, training_step};
 use meshwright_device::compile;
+use meshwright_device::kernels::Kernel;
+use meshwright_device::launch::LaunchKind;
 use meshwright_device::target::Target;
-use meshwright_exec::{Cluster, ClusterOptions, HostData, HostTensor, LocalInput, Provider};
+use meshwright_exec::{Cluster, ClusterOptions, DeviceKind, HostData, HostTensor, LocalInput, Provider};
 use meshwright_plan::{Arithmetic, DType, Plan, Prim};
 use meshwright_train::{Project, ProjectOptions};
 use std::sync::Arc;
@@ -45,10 +47,14 @@ fn parts(plan: &Plan) -> Vec<usize> {
     losses.filter_map(of).map(|l| plan.dims.size(l.dim)).collect()
 }
 
-/// What a program gives in two steps, and its state after them.
+/// What a program gives in two steps on the CPU, and its state after them.
 fn after_steps(plan: Plan) -> Vec<(String, HostTensor)> {
+    after_steps_on(meshwright_cpu::device(), plan)
+}
+
+fn after_steps_on(device: DeviceKind, plan: Plan) -> Vec<(String, HostTensor)> {
     let plan = Arc::new(plan);
-    let mut cluster = Cluster::threads(&plan.mesh, &ClusterOptions::on(meshwright_cpu::device())).unwrap();
+    let mut cluster = Cluster::threads(&plan.mesh, &ClusterOptions::on(device)).unwrap();
     let id = cluster.load(plan).unwrap();
     cluster.init_state(id, 7).unwrap();
     // Each element of the whole has its value wherever it lies.
@@ -183,6 +189,50 @@ fn what_needs_all_rows_stays_whole() {
         let (_dir, options) = capped(loss, "0", DType::F64);
         compare(&options, &[], 1e-12);
     }
+}
+
+/// On a GPU each part's product for the gradient of the vocabulary is added where the sum so far lies, and gives what the CPU does.
+#[test]
+fn the_gradient_of_the_vocabulary_is_added_in_its_place_on_a_gpu() {
+    let layouts = [("", ""), ("data=2", "batch -> data; microbatches 2")];
+    for (precision, bound) in [(Arithmetic::F32, 1e-4), (Arithmetic::BF16, 0.05)] {
+        for (mesh, layout) in layouts {
+            let options = ProjectOptions { precision: Some(precision), ..options("gpt", mesh, layout, DIMS) };
+            let plan = plan(&options, SMALL);
+            let device = compile(&plan, 0, Target::cuda((9, 0), true)).unwrap();
+            let adds = |kind: &LaunchKind| matches!(kind, LaunchKind::Kernel(Kernel::Product(call)) if call.beside.adds());
+            let added: Vec<_> = device.launches.iter().filter(|l| adds(&l.kind)).collect();
+            let words = |l: &&&meshwright_device::launch::Launch| l.writes[0].shape.to_vec().contains(&1013);
+            assert_eq!(added.iter().filter(words).count(), 1, "{layout} in {precision:?}");
+            let of = |device| after_steps_on(device, plan.clone());
+            let (cpu, gpu) = (of(meshwright_cpu::device()), of(meshwright_burn::reference()));
+            for ((name, a), (_, b)) in gpu.iter().zip(&cpu) {
+                let off = off(a, b);
+                assert!(off < bound, "{layout} in {precision:?}: {name} is {off:e} off");
+            }
+        }
+    }
+}
+
+/// Sums of microbatches and of parts are made in their places: of GPT small with eight microbatches an eighth of all bytes, 86 GB, is left out.
+#[test]
+fn gpt_small_sums_its_gradients_where_they_lie() {
+    let bf16 = ProjectOptions {
+        precision: Some(Arithmetic::BF16),
+        preset: Some("small".into()),
+        ..options("gpt", "", "microbatches 8", &[("batch", 16)])
+    };
+    let plan = plan(&bf16, LossParts::default());
+    let device = compile(&plan, 0, Target::cuda((9, 0), true)).unwrap();
+    let updates = device
+        .launches
+        .ids()
+        .filter(|id| matches!(device.launches[*id].kind, LaunchKind::Kernel(Kernel::IterationUpdate(_))));
+    let moved: Vec<_> = updates.filter(|id| !device.arena.in_place.contains(id)).collect();
+    assert!(moved.is_empty(), "{moved:?} put sums back");
+    let totals = device.totals(&plan);
+    let bytes = totals.traffic.read + totals.traffic.written;
+    assert!(totals.kernels < 4_800 && bytes < 75_500_000_000, "{} kernels, {bytes} bytes", totals.kernels);
 }
 
 /// Logits of GPT small and their gradient are five of eleven gigabytes.

@@ -34,6 +34,8 @@ pub(super) struct Lifetime {
     pub read: u32,
     /// The stack that the result is part of, with its offset there in bytes, if it can be computed in place.
     pub part_of: Option<(usize, u64)>,
+    /// The stack and the offset of a slice that the result is computed of, element by element, if nothing else that its kernel reads lies there.
+    pub of_slice: Option<(usize, u64)>,
 }
 
 /// A request for memory in a run.
@@ -49,10 +51,12 @@ pub(super) struct Walked {
 }
 
 pub(super) fn walk(plan: &Plan, device: &DevicePlan) -> Walked {
+    let updates = |launch: &&Launch| matches!(launch.kind, LaunchKind::Kernel(Kernel::IterationUpdate(_)));
     let mut walk = ArenaWalk {
         plan,
         device,
         left: device.left.iter().filter_map(|buf| device.slots.id(TensorSlot::Buffer(*buf))).collect(),
+        put: device.launches.iter().filter(updates).filter_map(|l| l.reads.get(1)).map(|t| t.id).collect(),
         held: SortedMap::new(),
         in_flight: SortedMap::new(),
         sent: VecDeque::new(),
@@ -99,6 +103,8 @@ struct HeldTensor {
     of: Vec<Rc<MadeResult>>,
     /// Whether it is the whole result, row by row.
     whole: bool,
+    /// Of a slice of a stack, its offset in bytes.
+    slice: Option<u64>,
 }
 
 impl HeldTensor {
@@ -135,6 +141,8 @@ struct ArenaWalk<'a> {
     moves: SortedSet<LaunchId>,
     /// Tensors that outlive the run.
     left: SortedSet<TensorId>,
+    /// Tensors that are put into stacks.
+    put: SortedSet<TensorId>,
 }
 
 impl ArenaWalk<'_> {
@@ -246,6 +254,7 @@ impl ArenaWalk<'_> {
                 let held = self.take(value, *last);
                 launch.writes.iter().for_each(|out| drop(self.held.insert(out.id, held.clone())));
             }
+            Kernel::IterationSlice(dim) => self.slice(launch, at.position(*dim).ok()),
             kernel => match kernel.result_memory(&launch.writes) {
                 ResultMemory::Given(results) => self.make(launch, &results),
                 ResultMemory::Update(dim) => self.update(launch, at.position(dim).ok()),
@@ -265,7 +274,7 @@ impl ArenaWalk<'_> {
         let result = match (memory, &mut held[..]) {
             (ResultMemory::Own, _) => HeldTensor::default(),
             (ResultMemory::Operand, [one]) => std::mem::take(one),
-            _ => HeldTensor { of: held.drain(..).flat_map(|h| h.of).collect(), whole: false },
+            _ => HeldTensor { of: held.drain(..).flat_map(|h| h.of).collect(), ..HeldTensor::default() },
         };
         writes.for_each(|out| drop(self.held.insert(out.id, result.clone())));
     }
@@ -274,14 +283,18 @@ impl ArenaWalk<'_> {
     fn make(&mut self, op: &Launch, results: &[GivenResult]) {
         assert_eq!(op.writes.len(), results.len(), "results of `{}`", op.kind.name());
         let mut read: Vec<HeldTensor> = op.reads.iter().map(|t| self.read(t)).collect();
-        for (out, GivenResult { over, gaps }) in op.writes.iter().zip(results) {
-            let ends =
-                |i: &&usize| op.reads[**i].status == TensorStatus::ReadWrite && read[**i].alone().is_some();
+        for (out, GivenResult { over, gaps, alike }) in op.writes.iter().zip(results) {
+            let bytes = result_bytes(&out.shape.to_vec(), out.dtype.size(), *gaps);
+            let ends = |i: &&usize| op.reads[**i].status == TensorStatus::ReadWrite;
+            let put = self.put.contains(&out.id);
+            let of_slice = over.iter().filter(ends).find_map(|i| slice_of(&read, *i)).filter(|_| put);
+            let fits = |number: usize| !alike || self.clock.made.borrow()[number].bytes == bytes;
+            let alone = |i: &&usize| read[**i].alone().is_some_and(fits);
             // A tensor that outlives the run takes no memory from the arena.
-            let over = over.iter().find(ends).filter(|_| !self.left.contains(&out.id));
-            let held = match over {
+            let found = over.iter().filter(ends).find(alone).filter(|_| !self.left.contains(&out.id));
+            let held = match found.filter(|_| of_slice.is_none()) {
                 Some(i) => std::mem::take(&mut read[*i]),
-                None => self.new_one(result_bytes(&out.shape.to_vec(), out.dtype.size(), *gaps)),
+                None => self.new_one(bytes, of_slice),
             };
             let number = held.of.first().map_or(0, |made| made.number);
             self.results.push((self.at, AskedMemory::New { number }));
@@ -289,15 +302,25 @@ impl ArenaWalk<'_> {
         }
     }
 
-    fn new_one(&self, bytes: u64) -> HeldTensor {
+    fn new_one(&self, bytes: u64, of_slice: Option<(usize, u64)>) -> HeldTensor {
         let (moment, mut made) = (self.clock.moment.get(), self.clock.made.borrow_mut());
         let number = made.len();
-        made.push(Lifetime { bytes, from: moment, to: None, read: moment, part_of: None });
-        HeldTensor { of: vec![Rc::new(MadeResult { number, clock: self.clock.clone() })], whole: true }
+        made.push(Lifetime { bytes, from: moment, to: None, read: moment, part_of: None, of_slice });
+        let of = vec![Rc::new(MadeResult { number, clock: self.clock.clone() })];
+        HeldTensor { of, whole: true, slice: None }
     }
 
-    /// Stores a value into the stack of a loop. If nothing has read the stack since the value was computed, it can be
-    /// computed in the stack.
+    /// A position of a stack, where it lies.
+    fn slice(&mut self, op: &Launch, position: Option<usize>) {
+        let ([all], [out]) = (&op.reads[..], &op.writes[..]) else { return };
+        let held = self.read(all);
+        let bytes = (out.shape.num_elements() * out.dtype.size()) as u64;
+        let slice = position.filter(|_| held.whole).map(|position| position as u64 * bytes);
+        self.held.insert(out.id, HeldTensor { of: held.of, whole: false, slice });
+    }
+
+    /// Stores a value into the stack of a loop. If nothing has read the stack since the value was computed, but for the slice that it was
+    /// computed of, it can be computed in the stack.
     fn update(&mut self, op: &Launch, position: Option<usize>) {
         let ([all, value], [out]) = (&op.reads[..], &op.writes[..]) else { return };
         let bytes = (value.shape.num_elements() * value.dtype.size()) as u64;
@@ -309,7 +332,9 @@ impl ArenaWalk<'_> {
         if let (Some((whole, at)), Some(part)) = (into, alone) {
             let mut made = self.clock.made.borrow_mut();
             let fits = at.is_multiple_of(PART_BYTES) && made[part].bytes == bytes;
-            if fits && whole != part && made[whole].read < made[part].from {
+            let (read, from) = (made[whole].read, made[part].from);
+            let of_itself = read == from && made[part].of_slice == Some((whole, at));
+            if fits && whole != part && (read < from || of_itself) {
                 made[part].part_of = Some((whole, at));
                 moves = false;
             }
@@ -350,7 +375,7 @@ impl ArenaWalk<'_> {
                     _ => {
                         in_flight.sent.push(held);
                         let bytes = (received.elements() * received.dtype.bytes()) as u64;
-                        let made = self.new_one(bytes);
+                        let made = self.new_one(bytes, None);
                         self.results.push((self.at, AskedMemory::New { number: made.of[0].number }));
                         made
                     }
@@ -383,6 +408,14 @@ impl ArenaWalk<'_> {
         self.held.extend(received);
         self.launches(unpack, at);
     }
+}
+
+/// The stack and the offset of a slice among operands, if no other operand lies in that stack.
+fn slice_of(read: &[HeldTensor], at: usize) -> Option<(usize, u64)> {
+    let [stack] = &read[at].of[..] else { return None };
+    let others = read.iter().enumerate().filter(|(k, _)| *k != at).flat_map(|(_, held)| &held.of);
+    let apart = others.into_iter().all(|other| other.number != stack.number);
+    read[at].slice.filter(|_| apart).map(|offset| (stack.number, offset))
 }
 
 /// Alignment of parts of a stack, in bytes: the largest for which cuBLASLt has kernels of its own.

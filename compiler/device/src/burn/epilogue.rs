@@ -2,6 +2,7 @@
 
 use super::lower::Lower;
 use crate::error::LoweringError;
+use crate::kernels::fold::FoldCall;
 use crate::kernels::product::{BesideProduct, FactorDigits, ProductCall, relu_bits};
 use crate::lowering::contraction::{Contraction, MatrixProduct, contraction};
 use crate::lowering::graph::Val;
@@ -122,6 +123,10 @@ impl Lower<'_> {
         if let Some(product) = epilogue.does.product() {
             reads.remove(product);
         }
+        if let EpilogueKind::Adds { sums: Some(sums), .. } = epilogue.does {
+            reads
+                .extend(steps[sums.step].reads.iter().map(|o| self.local(o)).collect::<Result<Vec<_>, _>>()?);
+        }
         let gives = |dtype: DType| dtype == a.dtype || a.dtype.is_half() && dtype == DType::F32;
         let fits = is_matrix && gives(written[0].dtype) && gives(made.dtype);
         let whole = written.iter().chain(&reads).all(|l| l.elements() > 0);
@@ -198,18 +203,52 @@ impl Lower<'_> {
                 (vec![out], None, BesideProduct::GeluGrad { map, at })
             }
             EpilogueKind::FactorSums { factor } => {
-                let right = (factor == 1) != matrices.swapped;
-                let view = if right { &matrices.right } else { &matrices.left };
-                let kept = if right { &columns } else { &rows };
-                let Ok(Some(fold)) = self.own_fold_call(other) else { return Ok(None) };
-                if view.copy.is_some() || dims(&out) != *kept || out.dtype != made.dtype {
+                let known = (matrices, [rows, columns], made.dtype);
+                let Some((right, fold, out)) = self.factor_sums(epilogue.other, factor, known)? else {
+                    return Ok(None);
+                };
+                (vec![made.clone(), out], None, BesideProduct::FactorSums { right, fold })
+            }
+            EpilogueKind::Adds { product, sums } => {
+                let Some((map, at)) = map(product) else { return Ok(None) };
+                let value = &reads[1 - product];
+                if !alike(value) || value.dtype != out.dtype {
                     return Ok(None);
                 }
-                (vec![made.clone(), out], None, BesideProduct::FactorSums { right, fold: Arc::from([fold]) })
+                let (mut written, mut summed) = (vec![out], None);
+                if let Some(sums) = sums {
+                    let known = (matrices, [rows, columns], written[0].dtype);
+                    let Some((right, fold, out)) = self.factor_sums(sums.step, sums.factor, known)? else {
+                        return Ok(None);
+                    };
+                    written.push(out);
+                    summed = Some((right, fold));
+                }
+                (written, None, BesideProduct::Adds { map, at, sums: summed })
             }
         }))
     }
+
+    /// Whether a step sums the right factor of a matmul, whose result has that dtype, with its kernel and its result; none if the matmul
+    /// cannot do it.
+    fn factor_sums(
+        &self,
+        step: usize,
+        factor: usize,
+        (matrices, [rows, columns], dtype): (&MatrixProduct, [Vec<Dim>; 2], DType),
+    ) -> Result<Option<FactorSums>, LoweringError> {
+        let step = &self.context.plan.steps[step];
+        let (Ok(Some(fold)), [out]) = (self.own_fold_call(step), &step.writes[..]) else { return Ok(None) };
+        let out = self.local(out)?;
+        let right = (factor == 1) != matrices.swapped;
+        let (view, kept) = if right { (&matrices.right, columns) } else { (&matrices.left, rows) };
+        let fits = view.copy.is_none() && dims(&out) == kept && out.dtype == dtype;
+        Ok(fits.then(|| (right, Arc::from([fold]), out)))
+    }
 }
+
+/// Whether the right factor is summed, the kernel of the sums alone, and their result.
+type FactorSums = (bool, Arc<[FoldCall]>, Local);
 
 /// The dims of a tensor that have more than one element, in order.
 fn dims(l: &Local) -> Vec<Dim> {

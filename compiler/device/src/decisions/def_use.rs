@@ -77,6 +77,11 @@ impl<'a> DefUse<'a> {
         self.ends.get(&buf).is_none_or(|end| *end <= from || *end >= to)
     }
 
+    /// Whether the lifetime of a buffer ends with a step.
+    pub fn ends_with(&self, buf: BufId, step: usize) -> bool {
+        self.ends.get(&buf) == Some(&step)
+    }
+
     /// The step before another that writes a buffer.
     pub fn written_by(&self, buf: BufId, before: usize) -> Option<usize> {
         let writers = self.writers.get(&buf)?;

@@ -9,7 +9,7 @@ use crate::decisions::def_use::DefUse;
 use crate::decisions::fused::FusedGroups;
 use crate::kernels::product::FactorDigits;
 use crate::passes::attention_bits::AttentionBits;
-use crate::passes::epilogues::Epilogues;
+use crate::passes::epilogues::{EpilogueKind, Epilogues};
 use crate::passes::inlined::InlinedValues;
 use crate::passes::masks::Masks;
 use crate::passes::residuals::{ResidualStep, Residuals};
@@ -96,7 +96,9 @@ impl Decisions {
         // A buffer that takes the storage of another keeps that storage live until its group has run.
         let shares: SortedSet<BufId> =
             plan.steps.iter().flat_map(|s| &s.aliases).flat_map(|(from, to)| [*from, *to]).collect();
-        let alone = self.fused.never.iter().filter(|b| !shares.contains(b));
+        let added = self.epilogues.at.iter().filter(|(_, e)| matches!(e.does, EpilogueKind::Adds { .. }));
+        let added = added.flat_map(|(product, _)| &plan.steps[*product].writes).map(|o| &o.buf);
+        let alone = self.fused.never.iter().chain(added).filter(|b| !shares.contains(b));
         let computed = self.masks.drawn_by.keys().chain(self.inlined.values.keys()).chain(alone);
         let mut absent: SortedSet<BufId> = computed.copied().collect();
         for at in &self.masks.skipped {

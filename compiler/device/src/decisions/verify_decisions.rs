@@ -6,6 +6,7 @@
 
 use crate::decisions::def_use::{DefUse, ended};
 use crate::decisions::{Decisions, Role};
+use crate::passes::epilogues::EpilogueKind;
 use crate::passes::residuals::ResidualStep;
 use crate::passes::rounded_factors::verify_rounded;
 use crate::passes::step_order::StepOrder;
@@ -31,6 +32,7 @@ pub fn verify(uses: &DefUse<'_>, decisions: &Decisions, left: &SortedSet<BufId>)
     verify_rounded(uses.plan, &decisions.rounded).map_err(|problem| (None, problem))?;
     residuals_match(uses, decisions)?;
     bits_match(uses, decisions)?;
+    sums_match(uses, decisions)?;
     let found = walk(uses, decisions)?;
     let gone = |b: &&BufId| !decisions.is_never_made(**b) && !decisions.residuals.buffers.contains(b);
     if let Some(buf) = left.iter().filter(gone).find(|b| !found.contains(b)) {
@@ -166,6 +168,30 @@ fn bits_match(uses: &DefUse<'_>, decisions: &Decisions) -> Result<(), Problem> {
     }
 }
 
+/// Fails unless each value that ends with a matmul is what is added to it, and neither a factor.
+fn sums_match(uses: &DefUse<'_>, decisions: &Decisions) -> Result<(), Problem> {
+    let epilogues = &decisions.epilogues;
+    let mut ends = SortedMap::new();
+    for (at, epilogue) in &epilogues.at {
+        let EpilogueKind::Adds { product, .. } = epilogue.does else { continue };
+        let reads = &uses.plan.steps[epilogue.other].reads;
+        let Some(value) = reads.get(1 - product.min(1)) else {
+            return Err((Some(epilogue.other), "it adds nothing to its matmul".into()));
+        };
+        if uses.plan.steps[*at].reads_buf(value.buf) {
+            return Err((
+                Some(*at),
+                format!("buffer {} is a factor, and the sum is made there", value.buf.0),
+            ));
+        }
+        ends.insert(value.buf, *at);
+    }
+    match ends == epilogues.added {
+        true => Ok(()),
+        false => Err((None, "another value ends with a matmul than the one that it is added to".into())),
+    }
+}
+
 /// The buffers that hold something: a table, since the verifier runs after each pass.
 struct LiveBuffers(Vec<bool>);
 
@@ -223,12 +249,15 @@ impl DecisionVerifier<'_> {
                 epilogue.before.iter().try_for_each(|step| self.launch(&[*step]))?;
                 let steps: Vec<usize> = std::iter::once(at).chain(epilogue.others()).collect();
                 self.launch(&steps)?;
+                let ends = epilogues.added.iter().filter(|(_, by)| **by == at);
+                ends.into_iter().try_for_each(|(buf, _)| self.release(*buf))?;
                 epilogue.after.iter().try_for_each(|step| self.launch(&[*step]))?;
             }
         }
         let mut ending = self.postponed.remove(&at).unwrap_or_default();
         for buf in ended(&plan.steps[at]) {
-            if self.decisions.is_never_made(buf) || residuals.buffers.contains(&buf) {
+            let elsewhere = residuals.buffers.contains(&buf) || epilogues.added.contains_key(&buf);
+            if self.decisions.is_never_made(buf) || elsewhere {
                 continue;
             }
             match self.order.end_of(buf, at) {

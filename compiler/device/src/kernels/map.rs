@@ -42,6 +42,8 @@ pub struct MapCall {
     pub over: Vec<Vec<usize>>,
     /// The half type of operands and results; none if the step has none.
     pub half: Option<DType>,
+    /// Whether long rows of results may have gaps between them.
+    pub gaps: bool,
 }
 
 /// Element-wise steps that do not depend on each other.
@@ -62,7 +64,8 @@ impl KernelCall for MapCalls {
         for call in &self.0 {
             let result = |over: &Vec<usize>| GivenResult {
                 over: over.iter().map(|i| first + i).collect(),
-                gaps: true,
+                gaps: call.gaps,
+                alike: false,
             };
             all.extend(call.over.iter().map(result));
             first += call.tensors();
@@ -100,6 +103,7 @@ impl MapCall {
             operands,
             outputs,
             half,
+            gaps: true,
         })
     }
 

@@ -98,29 +98,59 @@ pub enum BesideProduct {
         /// Kernel of the sums alone; one element.
         fold: Arc<[FoldCall]>,
     },
+    /// The matmul is added to the operand behind the factors, in its memory where that ends.
+    Adds {
+        /// Kernel of the sum alone; one element.
+        map: Arc<[MapCall]>,
+        /// Index of the matmul's result among the operands of `map`.
+        at: usize,
+        /// Sums of a factor beside, which are the second result: true if the right factor is summed, and the kernel of the sums alone.
+        sums: Option<(bool, Arc<[FoldCall]>)>,
+    },
 }
+
+impl BesideProduct {
+    /// Whether a factor is summed beside; if so, whether it is the right one.
+    pub fn summed(&self) -> Option<bool> {
+        match self {
+            BesideProduct::FactorSums { right, .. } | BesideProduct::Adds { sums: Some((right, _)), .. } => {
+                Some(*right)
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether the matmul is added to an operand.
+    pub fn adds(&self) -> bool {
+        matches!(self, BesideProduct::Adds { .. })
+    }
+}
+
+/// Place of the value among the operands to which a matmul is added.
+const ADDED: usize = 2;
 
 impl KernelCall for ProductCall {
     const NAME: &'static str = "product";
 
     fn name(&self) -> &'static str {
-        self.digits.name(Self::NAME, "product_tf32")
+        match self.beside.adds() {
+            true => self.digits.name("product_added", "product_added_tf32"),
+            false => self.digits.name(Self::NAME, "product_tf32"),
+        }
     }
 
     fn result_memory(&self, results: &[TensorIr]) -> ResultMemory {
         // Rows of the product itself may have gaps, where they are one dim.
         let whole = |of: &TensorIr| of.shape.to_vec().last() == Some(&self.matrices[1]);
-        let given = |(k, of)| GivenResult { over: vec![], gaps: k == 0 && whole(of) };
+        let given = |(k, of)| {
+            let over = if k == 0 && self.beside.adds() { vec![ADDED] } else { vec![] };
+            GivenResult { over, gaps: k == 0 && whole(of), alike: true }
+        };
         ResultMemory::Given(results.iter().enumerate().map(given).collect())
     }
 
     fn work(&self) -> CallWork {
-        match self.beside {
-            BesideProduct::FactorSums { right, .. } => {
-                CallWork { summed: Some(usize::from(right)), ..CallWork::default() }
-            }
-            _ => CallWork::default(),
-        }
+        CallWork { summed: self.beside.summed().map(usize::from), ..CallWork::default() }
     }
 }
 

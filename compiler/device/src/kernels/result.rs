@@ -21,15 +21,18 @@ pub enum ResultMemory {
 /// Memory that a result may have.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GivenResult {
-    /// Operands that may donate their storage, if their lifetime ends here.
+    /// Operands that may donate their storage, if their lifetime ends here. Of those that are slices of stacks the result takes the place if it is put
+    /// there.
     pub over: Vec<usize>,
     /// Whether long rows may have gaps between them.
     pub gaps: bool,
+    /// Whether a donated storage has just those gaps.
+    pub alike: bool,
 }
 
 impl ResultMemory {
     /// Memory of its own for each result, with or without gaps between rows.
     pub(crate) fn given(results: &[TensorIr], gaps: bool) -> ResultMemory {
-        ResultMemory::Given(vec![GivenResult { over: vec![], gaps }; results.len()])
+        ResultMemory::Given(vec![GivenResult { gaps, ..GivenResult::default() }; results.len()])
     }
 }

@@ -198,7 +198,8 @@ impl ProgramBuilder<'_> {
         let Decisions { residuals, order, epilogues, .. } = &self.lowering.decisions;
         // The loop itself passes values across its boundary.
         let crosses = matches!(step.prim, Prim::Repeat { .. } | Prim::EndRepeat);
-        let never = |b: &BufId| residuals.buffers.contains(b) || self.lowering.decisions.is_never_made(*b);
+        let elsewhere = |b: &BufId| residuals.buffers.contains(b) || epilogues.added.contains_key(b);
+        let never = |b: &BufId| elsewhere(b) || self.lowering.decisions.is_never_made(*b);
         let made = |b: &BufId| !never(b) && (!crosses || !step.reads_buf(*b));
         let mut ending = vec![];
         for buf in ended(step).filter(made) {
@@ -275,12 +276,18 @@ impl ProgramBuilder<'_> {
         if let EpilogueKind::ReluGrad { of, .. } = epilogue.does {
             ending.extend(self.lowering.bits.get(&of).copied());
         }
+        if let EpilogueKind::Adds { product, .. } = epilogue.does {
+            ending.extend(self.lowering.slots(plan.steps[epilogue.other].reads[1 - product].buf)?);
+        }
         self.finish_step(index, &ending);
         let delayed = std::mem::take(&mut self.delayed).into_iter();
         let (now, later) = delayed.partition(|(step, _)| epilogue.after.contains(step));
         self.delayed = later;
         now.into_iter().try_for_each(|(step, ending): (usize, Vec<TensorSlot>)| {
-            self.lowering.lower(&plan.steps[step])?;
+            match self.lowering.groups(&plan.steps[step]) {
+                Some(kind) => self.lowering.lower_group(kind, &[&plan.steps[step]])?,
+                None => self.lowering.lower(&plan.steps[step])?,
+            }
             self.finish_step(step, &ending);
             Ok(())
         })

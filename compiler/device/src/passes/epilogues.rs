@@ -1,4 +1,5 @@
-//! Epilogues of matmuls: a bias and a function before the result is written, or the sum of a factor that is read anyway.
+//! Epilogues of matmuls: a bias and a function before the result is written, the sum of a factor that is read anyway, or a value to
+//! which the result is added ([`super::added`]).
 //!
 //! A Plan has these as steps of their own, since processors without such matmuls are no faster with one step instead of
 //! two. If a device has a library that fuses them, the step is fused into the matmul.
@@ -35,6 +36,7 @@ impl EpilogueKind {
     pub fn product(&self) -> Option<usize> {
         match *self {
             EpilogueKind::Map { product, .. }
+            | EpilogueKind::Adds { product, .. }
             | EpilogueKind::GeluKeeping { product, .. }
             | EpilogueKind::ReluGrad { product, .. }
             | EpilogueKind::GeluGrad { product, .. } => Some(product),
@@ -46,11 +48,12 @@ impl EpilogueKind {
 impl Epilogue {
     /// The fused steps.
     pub fn others(&self) -> impl Iterator<Item = usize> + use<> {
-        let gelu = match self.does {
+        let more = match self.does {
             EpilogueKind::GeluKeeping { gelu, .. } => Some(gelu),
+            EpilogueKind::Adds { sums: Some(sums), .. } => Some(sums.step),
             _ => None,
         };
-        std::iter::once(self.other).chain(gelu)
+        std::iter::once(self.other).chain(more)
     }
 }
 
@@ -96,6 +99,22 @@ pub enum EpilogueKind {
         /// Index of the factor among the operands of the matmul.
         factor: usize,
     },
+    /// The matmul is added to a value that ends there, in its memory: see [`super::added`].
+    Adds {
+        /// Index of the matmul's result among the operands of the fused step; the other one is the value.
+        product: usize,
+        /// Sums of a factor beside, if there are any.
+        sums: Option<SummedBeside>,
+    },
+}
+
+/// Sums of a factor beside a matmul that is added to a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SummedBeside {
+    /// The step of the Plan that sums it.
+    pub step: usize,
+    /// Index of the factor among the operands of the matmul.
+    pub factor: usize,
 }
 
 /// The epilogues of a Plan.
@@ -109,6 +128,8 @@ pub struct Epilogues {
     pub never: SortedSet<BufId>,
     /// Matmul of the gradient, by the step of a `relu` whose gradient is an epilogue too.
     pub keep_bits: SortedMap<usize, usize>,
+    /// Values to which a matmul is added, and which end with it, with the matmul.
+    pub added: SortedMap<BufId, usize>,
 }
 
 impl Epilogues {
@@ -133,7 +154,8 @@ impl Epilogues {
             let made = if taken(at) { None } else { found.map(at) };
             let made = made.filter(|e| computes(e));
             let other = || found.keeping(at).filter(|e| !taken(at) && computes(e));
-            if let Some(epilogue) = made.or_else(other) {
+            let adds = || found.adds(at, residuals).filter(|e| !taken(at) && computes(e));
+            if let Some(epilogue) = made.or_else(other).or_else(adds) {
                 found.take(epilogue);
             }
         }
@@ -152,11 +174,11 @@ impl Epilogues {
     }
 }
 
-struct Finder<'a> {
-    uses: &'a DefUse<'a>,
-    fused: &'a FusedGroups,
-    order: &'a StepOrder,
-    all: Epilogues,
+pub(super) struct Finder<'a> {
+    pub(super) uses: &'a DefUse<'a>,
+    pub(super) fused: &'a FusedGroups,
+    pub(super) order: &'a StepOrder,
+    pub(super) all: Epilogues,
 }
 
 impl Finder<'_> {
@@ -167,6 +189,9 @@ impl Finder<'_> {
         }
         if let EpilogueKind::ReluGrad { of, .. } = epilogue.does {
             self.all.keep_bits.insert(of, product);
+        }
+        if let EpilogueKind::Adds { product: of, .. } = epilogue.does {
+            self.all.added.insert(self.uses.plan.steps[epilogue.other].reads[1 - of].buf, product);
         }
         let Epilogue { before, after, .. } = &epilogue;
         let steps = before.iter().chain(after).copied().chain(epilogue.others());
@@ -275,13 +300,28 @@ impl Finder<'_> {
             let sums = read.dims.iter().filter(|d| !made.dims.contains(d));
             let folds = read.dims.iter().filter(|d| !written.dims.contains(d));
             let same = sums.eq(folds) && product.reads[1 - factor].buf != read.buf;
-            if !same || !self.is_free_product(*by) || !self.uses.is_beside(*by, at) {
+            let known =
+                self.all.at.get(by).filter(|e| matches!(e.does, EpilogueKind::Adds { sums: None, .. }));
+            if !same || known.is_none() && !self.is_free_product(*by) || !self.uses.is_beside(*by, at) {
                 return None;
             }
             let first = self.order.place[at] < self.order.place[*by];
             let after = if first { self.updates(at, *by, residuals)? } else { vec![] };
-            let does = EpilogueKind::FactorSums { factor };
-            Some(Epilogue { product: *by, other: at, before: vec![], after, does })
+            let none = Epilogue {
+                product: *by,
+                other: at,
+                before: vec![],
+                after: vec![],
+                does: EpilogueKind::FactorSums { factor },
+            };
+            let of = known.cloned().unwrap_or(none);
+            let does = match of.does {
+                EpilogueKind::Adds { product, .. } => {
+                    EpilogueKind::Adds { product, sums: Some(SummedBeside { step: at, factor }) }
+                }
+                does => does,
+            };
+            Some(Epilogue { after, does, ..of })
         })
     }
 
@@ -345,7 +385,7 @@ impl Finder<'_> {
     }
 
     /// Whether a step is a matmul without an epilogue.
-    fn is_free_product(&self, at: usize) -> bool {
+    pub(super) fn is_free_product(&self, at: usize) -> bool {
         let taken = self.all.moved.contains_key(&at)
             || self.all.at.contains_key(&at)
             || self.fused.members.contains_key(&at);
@@ -354,7 +394,7 @@ impl Finder<'_> {
 }
 
 /// A function of a product and a bias, by the numbers of the operands.
-fn applied(function: ProductFunction, product: usize, bias: Option<usize>) -> Option<Canonical> {
+pub(super) fn applied(function: ProductFunction, product: usize, bias: Option<usize>) -> Option<Canonical> {
     let mut e = Expr::default();
     let mut x = e.push(Scalar::Load(product as u16), DType::F32);
     if let Some(bias) = bias {

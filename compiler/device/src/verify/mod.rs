@@ -35,6 +35,7 @@ pub fn verify(plan: &Plan, device: &DevicePlan) -> Result<(), String> {
         in_flight: SortedMap::new(),
         sent: VecDeque::new(),
         parts: vec![],
+        slices: SortedMap::new(),
         asked: 0,
         last_collective: None,
     };
@@ -88,6 +89,8 @@ struct Verifier<'a> {
     sent: VecDeque<Vec<Stretch>>,
     /// Values that are made within a stack before they are put there.
     parts: Vec<Stretch>,
+    /// Where slices of stacks lie.
+    slices: SortedMap<TensorId, Stretch>,
     /// Number of kernel results so far with a place in the arena.
     asked: usize,
     last_collective: Option<usize>,
@@ -292,6 +295,8 @@ impl Verifier<'_> {
                     let own: Vec<usize> = given.over.into_iter().filter(over).collect();
                     let others = read.iter().enumerate().filter(|(k, _)| !own.contains(k)).flat_map(|r| r.1);
                     let place = self.free_place(spot, &others.collect::<Vec<_>>())?;
+                    own.iter()
+                        .try_for_each(|k| self.is_where_it_was(launch.reads[*k].id, &read[*k], &place))?;
                     self.write(out.id, place)?;
                 }
                 Ok(())
@@ -306,8 +311,27 @@ impl Verifier<'_> {
             ResultMemory::Own => launch.writes.iter().try_for_each(|t| self.write(t.id, vec![])),
             _ => {
                 let places = read.concat();
+                if let (Kernel::IterationSlice(dim), [stack], [out]) =
+                    (kernel, &places[..], &launch.writes[..])
+                {
+                    let bytes = (out.shape.num_elements() * out.dtype.size()) as u64;
+                    let start = stack.start + at.position(*dim).map_err(|e| e.to_string())? as u64 * bytes;
+                    self.slices.insert(out.id, start..start + bytes);
+                }
                 launch.writes.iter().try_for_each(|t| self.write(t.id, places.clone()))
             }
+        }
+    }
+
+    /// Fails if a result lies elsewhere in a stack than the slice of it that it is computed of, element by element.
+    fn is_where_it_was(&self, id: TensorId, stack: &[Stretch], places: &[Stretch]) -> Result<(), String> {
+        let Some(slice) = self.slices.get(&id) else { return Ok(()) };
+        let within = |p: &&Stretch| *p != slice && stack.iter().any(|stack| overlap(p, stack));
+        match places.iter().find(within) {
+            Some(place) => {
+                Err(format!("a result lies at {place:?} of a stack, and what it is computed of at {slice:?}"))
+            }
+            None => Ok(()),
         }
     }
 
@@ -350,9 +374,11 @@ impl Verifier<'_> {
 
     /// Fails where a stack is read while a value is being made in it.
     fn no_part_is_read(&self, launch: &Launch, read: &[Vec<Stretch>]) -> Result<(), String> {
-        let stacks = launch.reads.iter().zip(read).filter(|(t, _)| self.alive.is_stack(t.id));
-        let part_of = |p: &&Stretch| self.parts.iter().any(|part| overlap(p, part));
-        match stacks.flat_map(|(_, places)| places).find(part_of) {
+        let wrong =
+            |stack: bool, p: &Stretch| self.parts.iter().any(|part| overlap(p, part) && (stack || p != part));
+        let mut all =
+            launch.reads.iter().zip(read).flat_map(|(t, places)| places.iter().map(move |p| (t.id, p)));
+        match all.find(|(id, place)| wrong(self.alive.is_stack(*id), place)).map(|(_, place)| place) {
             Some(place) => Err(format!("the stack at {place:?} is read while a value is made in it")),
             None => Ok(()),
         }

@@ -49,13 +49,17 @@ impl Computes<ProductCall> for Reference<'_> {
                 outputs[0].numbers =
                     sums.iter().zip(&rest[0].numbers).map(|(dy, x)| dy * slope(*x)).collect();
             }
-            BesideProduct::FactorSums { right: of_right, .. } => {
-                let folded = &mut outputs[1].numbers;
-                let (factor, kept) = if *of_right { (right, columns) } else { (left, rows) };
-                for (i, x) in factor.numbers.iter().enumerate() {
-                    folded[if *of_right { i % kept } else { i / steps }] += x;
-                }
-                outputs[0].numbers = sums;
+            BesideProduct::FactorSums { .. } => outputs[0].numbers = sums,
+            BesideProduct::Adds { .. } => {
+                outputs[0].numbers =
+                    sums.iter().zip(&rest[0].numbers).map(|(sum, value)| value + sum).collect();
+            }
+        }
+        if let Some(of_right) = call.beside.summed() {
+            let folded = &mut outputs[1].numbers;
+            let (factor, kept) = if of_right { (right, columns) } else { (left, rows) };
+            for (i, x) in factor.numbers.iter().enumerate() {
+                folded[if of_right { i % kept } else { i / steps }] += x;
             }
         }
         Ok(())

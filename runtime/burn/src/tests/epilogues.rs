@@ -4,7 +4,7 @@ use super::plans::Builder;
 use meshwright_device::decisions::Decisions;
 use meshwright_device::decisions::def_use::DefUse;
 use meshwright_device::kernels::product::ProductFunction;
-use meshwright_device::passes::epilogues::{Epilogue, EpilogueKind, Epilogues};
+use meshwright_device::passes::epilogues::{Epilogue, EpilogueKind, Epilogues, SummedBeside};
 use meshwright_device::passes::step_order::StepOrder;
 use meshwright_plan::expr::{BinaryFn, Expr, Reg, UnaryFn};
 use meshwright_plan::{DType, Dim, Mesh, Monoid, Operand, Plan, Prim, ProgramInputKind};
@@ -221,4 +221,58 @@ fn the_gradient_of_a_gelu_reads_what_it_was_applied_to() {
         let expected = if reads_twice { [].into() } else { [(0, epilogue)].into() };
         assert_eq!(all.at, expected);
     }
+}
+
+/// The product of a layer, in a loop that sums it in a stack: the slice is taken before the product.
+#[test]
+fn a_product_is_added_to_a_value_that_ends_there() {
+    for (read_again, stacked) in [(false, false), (true, false), (false, true)] {
+        let mut l = layer();
+        let ([n, k, out], product) = (l.dims, l.product.clone());
+        let slice = |l: &mut Layer| {
+            let stack = l.b.whole(DType::F32, &[k, n, out]);
+            l.b.leaf(ProgramInputKind::Input, "stack", &stack);
+            let value = l.b.like(&product);
+            l.b.step("value", Prim::IterationSlice { dim: k }, &[&stack], &[&value]);
+            value
+        };
+        let value = if stacked {
+            slice(&mut l)
+        } else {
+            let value = l.b.like(&product);
+            l.b.leaf(ProgramInputKind::Input, "value", &value);
+            value
+        };
+        let sum = l.map(&[&value, &product], |e, r| e.binary(BinaryFn::Add, r[1], r[0]));
+        l.b.output("sum", &sum);
+        if read_again {
+            l.b.output("value", &value);
+        }
+        let all = found(&l.b.finish());
+        let does = EpilogueKind::Adds { product: 1, sums: None };
+        let (other, before) = if stacked { (2, vec![1]) } else { (1, vec![]) };
+        let epilogue = Epilogue { product: 0, other, before, after: vec![], does };
+        let expected = if read_again { [].into() } else { [(0, epilogue)].into() };
+        assert_eq!(all.at, expected);
+        let ends: Vec<_> = if read_again { vec![] } else { vec![(value.buf, 0)] };
+        assert_eq!(all.added.into_iter().collect::<Vec<_>>(), ends);
+    }
+}
+
+/// What a gradient adds to the sum so far, with the gradient of its bias beside.
+#[test]
+fn a_product_that_is_added_sums_a_factor_too() {
+    let mut l = layer();
+    let ([n, ..], product, x) = (l.dims, l.product.clone(), l.x.clone());
+    let value = l.b.like(&product);
+    l.b.leaf(ProgramInputKind::Input, "value", &value);
+    let rows = l.b.whole(DType::F32, &[n]);
+    l.b.reduce("rows", Monoid::Sum, &x, &rows);
+    let sum = l.map(&[&product, &value], |e, r| e.binary(BinaryFn::Add, r[0], r[1]));
+    l.b.output("sum", &sum);
+    l.b.output("rows", &rows);
+    let all = found(&l.b.finish());
+    let sums = Some(SummedBeside { step: 1, factor: 0 });
+    assert_eq!(all.at[&0].does, EpilogueKind::Adds { product: 0, sums });
+    assert_eq!(all.at[&0].others().collect::<Vec<_>>(), [2, 1]);
 }

@@ -95,7 +95,7 @@ impl Products {
     ///
     /// # Safety
     /// The matrices, the bias and the workspace must be memory of this GPU and valid until the stream has finished the
-    /// matmul; until then nothing else may use `out` and the workspace.
+    /// matmul; until then nothing else may use `out` and the workspace. What is added may be `out`, and overlaps it nowhere else.
     pub unsafe fn multiply(
         &mut self,
         product: &MatrixProduct,
@@ -110,16 +110,17 @@ impl Products {
         }
         let prepared = &self.prepared[&key];
         self.describe_places(prepared.description, product)?;
-        // One, in the type of the sum, and the factor of the old `out`.
+        // One, in the type of the sum, and the factor of what is added.
         let one = match product.left.element {
             MatrixElement::F64 => 1.0f64.to_bits(),
             _ => u64::from(1.0f32.to_bits()),
         };
-        let kept = if product.adds { one } else { 0 };
+        let kept = if product.adds.is_some() { one } else { 0 };
         let at = |address: u64| address as usize as *mut c_void;
         let [a, b, c] = prepared.layouts;
         let (left, right, out) =
             (at(product.left.address), at(product.right.address), at(product.out.address));
+        let added = product.adds.map_or(out, at);
         // SAFETY: the caller's promise; the numbers are read before the function returns.
         let status = unsafe {
             (self.f.multiply)(
@@ -131,7 +132,7 @@ impl Products {
                 left.cast_const(),
                 b,
                 (&raw const kept).cast(),
-                out.cast_const(),
+                added.cast_const(),
                 c,
                 out,
                 c,
@@ -153,7 +154,7 @@ impl Products {
     ) -> Result<Vec<Algorithm>, ProductError> {
         let key = ProductKey::of(product, workspace)?;
         let (description, layouts) = self.described(product)?;
-        let found = self.propose(description, layouts, &key, product, workspace, count);
+        let found = self.propose(description, layouts, &key, workspace, count);
         self.free(description, &layouts);
         Ok(found?.into_iter().map(|p| p.algorithm).collect())
     }
@@ -230,7 +231,7 @@ impl Products {
         if let Some(algorithm) = chosen.filter(|a| self.checked(description, layouts, workspace, a)) {
             return Ok(PreparedProduct { description, layouts, algorithm, workspace });
         }
-        let found = self.propose(description, layouts, key, product, workspace, 1);
+        let found = self.propose(description, layouts, key, workspace, 1);
         match found
             .and_then(|all| all.first().copied().ok_or_else(|| ProductError::NoKernel(key.to_string())))
         {
@@ -370,7 +371,6 @@ impl Products {
         description: LtHandle,
         [a, b, c]: [LtHandle; 3],
         key: &ProductKey,
-        product: &MatrixProduct,
         workspace: usize,
         count: usize,
     ) -> Result<Vec<Proposal>, ProductError> {
@@ -393,9 +393,7 @@ impl Products {
             if status == SUCCESS {
                 status = (self.f.preference_set)(preference, preference::REDUCTIONS, reductions.cast(), 4);
             }
-            let matrices = [&product.right, &product.left, &product.out, &product.out];
-            for (n, matrix) in matrices.into_iter().enumerate() {
-                let alignment: u32 = key.alignment(matrix);
+            for (n, alignment) in key.alignments().into_iter().enumerate() {
                 let at: *const u32 = &raw const alignment;
                 if status == SUCCESS {
                     let attribute = preference::MIN_ALIGNMENT_A + n as c_int;

@@ -146,7 +146,8 @@ impl MatrixProduct {
     }
 
     fn begins_aligned(&self) -> bool {
-        [&self.left, &self.right, &self.out].iter().all(|m| m.begins_aligned())
+        let added = Matrix { address: self.adds.unwrap_or(0), ..self.out };
+        [&self.left, &self.right, &self.out, &added].iter().all(|m| m.begins_aligned())
     }
 
     /// Whether fast kernels take it without a cut.
@@ -211,9 +212,12 @@ impl MatrixProduct {
             CutAlong::Columns => m.cut_columns(at),
         };
         let ([before, after], [out, rest]) = (cut(factor), cut(&self.out));
-        let with = |factor, out, epilogue| match extent {
-            CutAlong::Rows => MatrixProduct { left: factor, out, epilogue, ..*self },
-            CutAlong::Columns => MatrixProduct { right: factor, out, epilogue, ..*self },
+        let with = |factor, out: Matrix, epilogue| {
+            let adds = self.adds.map(|address| address + (out.address - self.out.address));
+            match extent {
+                CutAlong::Rows => MatrixProduct { left: factor, out, epilogue, adds, ..*self },
+                CutAlong::Columns => MatrixProduct { right: factor, out, epilogue, adds, ..*self },
+            }
         };
         let epilogue = self.epilogue.from(extent, at, &self.out);
         Some([with(before, out, self.epilogue), with(after, rest, epilogue)])
@@ -228,6 +232,6 @@ impl MatrixProduct {
         let ([left, rest_left], [right, rest_right]) = (self.left.cut_columns(at), self.right.cut_rows(at));
         let rest =
             MatrixProduct { left: rest_left, right: rest_right, epilogue: Epilogue::default(), ..*self };
-        Some([MatrixProduct { left, right, adds: true, ..*self }, rest])
+        Some([MatrixProduct { left, right, adds: Some(self.out.address), ..*self }, rest])
     }
 }

@@ -137,8 +137,15 @@ pub struct MatrixProduct {
     pub sums: Sums,
     /// The epilogue.
     pub epilogue: Epilogue,
-    /// Whether the product is added to `out`, before the epilogue.
-    pub adds: bool,
+    /// The address of matrices to which the product is added, before the epilogue: those of `out`, or others that lie in the same way.
+    pub adds: Option<u64>,
+}
+
+impl MatrixProduct {
+    /// The same with its result in other memory, to which it is added if it is added to anything.
+    pub(super) fn at(&self, address: u64) -> MatrixProduct {
+        MatrixProduct { out: Matrix { address, ..self.out }, adds: self.adds.map(|_| address), ..*self }
+    }
 }
 
 /// Memory of the GPU that a product may use while it runs.
@@ -215,12 +222,14 @@ impl ProductKey {
     /// The key of a matmul; fails if factors and result do not fit together.
     pub fn of(product: &MatrixProduct, workspace: usize) -> Result<ProductKey, ProductError> {
         let MatrixProduct { left, right, out, batches, sums, epilogue, adds } = *product;
+        // The library has one layout for what is added and the result.
+        let both = Matrix { address: out.address | adds.unwrap_or(0), ..out };
         let key = ProductKey {
-            matrices: [&left, &right, &out].map(MatrixPlace::of),
+            matrices: [&left, &right, &both].map(MatrixPlace::of),
             batches,
             sums,
             epilogue: epilogue.kind(),
-            adds,
+            adds: adds.is_some(),
             workspace,
         };
         let fits = left.columns == right.rows
@@ -243,8 +252,10 @@ impl ProductKey {
         format!("{} {} x {} -> {} {}", left.matrix.0, one(left), one(right), out.matrix.0, one(out))
     }
 
-    pub(super) fn alignment(&self, matrix: &Matrix) -> u32 {
-        alignment(matrix.address)
+    /// Alignments of right, left, what is added, and the result.
+    pub(super) fn alignments(&self) -> [u32; 4] {
+        let [left, right, out] = &self.matrices;
+        [right, left, out, out].map(|place| place.alignment)
     }
 }
 

@@ -68,7 +68,17 @@ impl TunedProducts {
         self.measuring = measuring;
     }
 
-    /// Puts a product on a stream, in parts where these are faster; `wait` waits for the stream.
+    /// Whether the next [`Self::multiply`] of a product that is added to something measures kernels, for which it wants memory beside.
+    pub fn wants_beside(&self, product: &MatrixProduct, workspace: usize) -> bool {
+        let unknown = |part: &MatrixProduct| {
+            ProductKey::of(part, workspace)
+                .is_ok_and(|key| self.chosen.of(&key).or(self.proposed.of(&key)).is_none())
+        };
+        self.measuring && product.adds.is_some() && product.parts(self.large).iter().any(unknown)
+    }
+
+    /// Puts a product on a stream, in parts where these are faster; `wait` waits for the stream. A product that is added to something is measured in
+    /// the memory `beside`, which is as large as the result, and not without.
     ///
     /// # Safety
     /// As for [`Products::multiply`].
@@ -76,15 +86,19 @@ impl TunedProducts {
     pub unsafe fn multiply(
         &mut self,
         product: &MatrixProduct,
-        workspace: Workspace,
+        (workspace, beside): (Workspace, Option<u64>),
         stream: *mut c_void,
         wait: impl Fn() -> Result<(), ProductError>,
     ) -> Result<(), ProductError> {
         let parts = product.parts(self.large);
-        if self.measuring {
-            // All before the first, since a measurement repeats the matmul, and one part adds to the result of another.
-            // SAFETY: the caller's promise.
-            parts.iter().try_for_each(|part| unsafe { self.tune(part, workspace, stream, &wait) })?;
+        // A measurement repeats the matmul, and would add it several times.
+        let measured = if product.adds.is_some() { beside.map(|at| product.at(at)) } else { Some(*product) };
+        if let Some(measured) = measured.filter(|_| self.measuring) {
+            // All before the first, since one part adds to the result of another.
+            for part in &measured.parts(self.large) {
+                // SAFETY: the caller's promise.
+                unsafe { self.tune(part, workspace, stream, &wait) }?;
+            }
         }
         for part in &parts {
             // SAFETY: the caller's promise.

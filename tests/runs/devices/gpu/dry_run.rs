@@ -335,7 +335,7 @@ pub(crate) fn losses(mut command: Command) -> Vec<f64> {
 
 /// Trains on kernels that compute, with steps recorded and not, and where these are watched for races: the losses are those of the
 /// native backend, and recording changes no bit.
-fn computes_as_the_native_backend(args: &[&str], within: f64) {
+pub(crate) fn computes_as_the_native_backend(args: &[&str], within: f64) {
     let libraries = libraries();
     // Peaks are given, as measuring them is long on an interpreter.
     let args = [args, &["--no-save", "--format", "json", "--peak-flops", "1e12"]].concat();

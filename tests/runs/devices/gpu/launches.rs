@@ -55,7 +55,8 @@ fn mnist_as_a_gpu_launches_it() {
     let dir = folder(SMALL);
     let mlp = [SMALL_DIMS, &[("hidden1", 24), ("hidden2", 16)]].concat();
     let conv = [&mlp[..], &[("kh", 3), ("kw", 3), ("filters1", 8), ("filters2", 16)]].concat();
-    let layouts = [("", ""), ("a=2", "batch -> a"), ("a=2", "hidden1 -> a; params: * -> a")];
+    let layouts =
+        [("", ""), ("a=2", "batch -> a"), ("a=2", "hidden1 -> a; params: * -> a"), ("", "microbatches 2")];
     are_those_of_the_cpu("mnist_mlp", &mlp, &layouts, dir.path());
     are_those_of_the_cpu("mnist_conv", &conv, &layouts[..2], dir.path());
 }
@@ -70,6 +71,7 @@ fn gpt_as_a_gpu_launches_it() {
     let layouts = [
         ("", ""),
         ("", "recompute layers.*"),
+        ("", "microbatches 2"),
         ("a=2", "batch -> a; params: * -> a"),
         ("a=2", "heads, d_ff, vocab -> a; microbatches 2"),
     ];

@@ -10,3 +10,5 @@ pub(in crate::devices) mod launches;
 pub(in crate::devices) mod rings;
 #[cfg(feature = "cuda")]
 pub(in crate::devices) mod stages;
+#[cfg(feature = "cuda")]
+pub(in crate::devices) mod sums;

@@ -35,6 +35,9 @@ impl Lower<'_> {
     }
 
     fn own_map_of(&self, step: &Step) -> Result<Option<OwnMap>, LoweringError> {
+        if let (Prim::Blank { zero: true }, [out]) = (&step.prim, &step.writes[..]) {
+            return self.own_zeros(self.local(out)?);
+        }
         let Prim::Map { expr, regs } = &step.prim else { return Ok(None) };
         let (reads, writes) = (self.all_local(&step.reads)?, self.all_local(&step.writes)?);
         // A step that contradicts itself has no kernel; its lowering to Burn reports the error.
@@ -54,6 +57,16 @@ impl Lower<'_> {
             step.aliases.iter().filter_map(|(from, to)| Some((at(&reads, *from)?, at(&writes, *to)?)));
         let call = call.with_donations(&donations.collect::<Vec<_>>());
         Ok(Some(OwnMap { call, reads, writes }))
+    }
+
+    /// Zeros, row by row: a loop may put values there position by position.
+    fn own_zeros(&self, out: Local) -> Result<Option<OwnMap>, LoweringError> {
+        let mut expr = Expr::default();
+        let zero = expr.constant(0.0, out.dtype);
+        let written = [(zero, out)];
+        let Some(call) = self.map_call(&expr, &[], &written, |_| None)? else { return Ok(None) };
+        let call = MapCall { gaps: false, ..call };
+        Ok(Some(OwnMap { call, reads: vec![], writes: written.map(|w| w.1).into() }))
     }
 
     /// Whether there is a kernel for a step.

@@ -75,7 +75,7 @@ impl KernelCall for RowCall {
     }
 
     fn result_memory(&self, _: &[TensorIr]) -> ResultMemory {
-        let given = |over: &Vec<usize>| GivenResult { over: over.clone(), gaps: true };
+        let given = |over: &Vec<usize>| GivenResult { over: over.clone(), gaps: true, alike: false };
         ResultMemory::Given(self.over.iter().map(given).collect())
     }
 }
