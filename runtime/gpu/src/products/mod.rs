@@ -8,6 +8,9 @@
 //! user does).
 
 mod api;
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod batch_tests;
 mod choice;
 mod library;
 mod matrix;

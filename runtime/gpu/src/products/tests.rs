@@ -143,6 +143,7 @@ fn run(products: &mut Products, case: Case, choices: &KernelChoices) -> (MatrixP
         epilogue: Epilogue {
             bias: case.bias.then_some(bias.as_ptr() as u64),
             then: if case.relu { Follows::Relu } else { Follows::Nothing },
+            apart: 0,
         },
     };
     let mut room = vec![0u64; 1024];
@@ -242,7 +243,7 @@ fn choices_are_measured_and_kept() {
         left: at(product.left, left.as_ptr() as u64),
         right: at(product.right, right.as_ptr() as u64),
         out: at(product.out, out.as_mut_ptr() as u64),
-        epilogue: Epilogue { bias: Some(bias.as_ptr() as u64), then: Follows::Relu },
+        epilogue: Epilogue { bias: Some(bias.as_ptr() as u64), then: Follows::Relu, apart: 0 },
         ..product
     };
     let waits = Cell::new(0);
@@ -334,7 +335,7 @@ fn with_columns(columns: usize, products: &mut Products, then: Follows, biased: 
         batches: 1,
         sums: Sums::Exact,
         adds: false,
-        epilogue: Epilogue { bias: biased.then_some(bias.as_ptr() as u64), then },
+        epilogue: Epilogue { bias: biased.then_some(bias.as_ptr() as u64), then, apart: 0 },
     };
     let mut room = vec![0u64; 1024];
     let workspace = Workspace { address: room.as_mut_ptr() as u64, bytes: 8192 };
@@ -393,7 +394,7 @@ fn epilogues_equal_loops() {
 fn an_epilogue_that_is_none_is_an_error() {
     let mut products = products();
     let (product, _, _) = run(&mut products, Case { batches: 1, ..CASE }, &KernelChoices::default());
-    let asked = |bias, then| MatrixProduct { epilogue: Epilogue { bias, then }, ..product };
+    let asked = |bias, then| MatrixProduct { epilogue: Epilogue { bias, then, apart: 0 }, ..product };
     let bits = Bits::of(1024, 5);
     for wrong in [
         asked(Some(1024), Follows::ReluGrad(bits)),
@@ -538,7 +539,7 @@ fn product_in_parts(
         out: out.matrix,
         batches: 1,
         sums: Sums::Exact,
-        epilogue: Epilogue { bias: biased.then_some(bias.matrix.address), then },
+        epilogue: Epilogue { bias: biased.then_some(bias.matrix.address), then, apart: 0 },
         adds: false,
     };
     let case = format!("{rows} x {terms} x {columns} {orders:?} {element} {made} {then:?}");
