@@ -20,6 +20,7 @@ mod fused;
 mod fuzz;
 mod gradient;
 mod half;
+mod joined;
 mod linear;
 mod lookups;
 mod loop_gradients;

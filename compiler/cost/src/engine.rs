@@ -136,7 +136,9 @@ impl EngineKind {
     pub fn target(&self) -> Target {
         match self {
             EngineKind::Threads | EngineKind::Mpi => Target::cpu(),
-            EngineKind::Cuda | EngineKind::Foreign(_) => Target::cuda(CAPABILITY, true),
+            EngineKind::Cuda => Target::cuda(CAPABILITY, true),
+            // Its facts say which products are one.
+            EngineKind::Foreign(_) => Target { joined_products: false, ..Target::cuda(CAPABILITY, true) },
         }
     }
 

@@ -123,9 +123,21 @@ impl Reader<'_> {
             scores.in_kernels(kernels);
         }
         work.scalars[ScalarFamily::Random.position()] += of.draws as f64;
-        work.again = of.summed.map_or(0.0, |factor| summed(&work.products, factor));
         work.single.clone_from(&work.products);
+        if of.joined {
+            join(&mut work.products);
+        }
+        work.again = of.summed.map_or(0.0, |factor| summed(&work.products, factor));
         vec![WorkItem::Work(Box::new(work))]
+    }
+}
+
+/// Makes equal products one of as many batches.
+fn join(products: &mut Vec<Product>) {
+    if let [first, rest @ ..] = &products[..]
+        && rest.iter().all(|p| p == first)
+    {
+        *products = vec![Product { batch: first.batch * products.len() as u64, ..*first }];
     }
 }
 

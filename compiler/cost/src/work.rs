@@ -106,6 +106,16 @@ impl KernelWork {
         if self.steps.is_empty() { vec![self.step] } else { self.steps.clone() }
     }
 
+    /// The number of equal products that are one: 1 where none are.
+    pub fn joined(&self) -> u64 {
+        match (&self.products[..], &self.single[..]) {
+            ([one], [first, ..]) if one.batch == first.batch * self.single.len() as u64 => {
+                self.single.len() as u64
+            }
+            _ => 1,
+        }
+    }
+
     /// A part of it, of its bytes and its scalar functions.
     pub fn scaled(&self, part: f64) -> KernelWork {
         KernelWork { bytes: self.bytes * part, scalars: self.scalars.map(|s| s * part), ..self.clone() }

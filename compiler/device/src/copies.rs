@@ -56,6 +56,10 @@ impl StridedTensors {
                     factors.filter(|t| self.strides.get(&t.id).is_some_and(|s| !is_matrices(&t.shape, s)));
                 scattered.for_each(|t| made.add(t));
             }
+            LaunchKind::Kernel(Kernel::Products(_)) => {
+                let shared = launch.reads.iter().take(1);
+                shared.filter(|t| self.strides.contains_key(&t.id)).for_each(|t| made.add(t));
+            }
             _ => {}
         }
         made

@@ -22,6 +22,8 @@ pub struct Target {
     pub tensor_cores: bool,
     /// Matmuls have epilogues.
     pub epilogues: bool,
+    /// Matmuls of one shape that share a factor are one launch.
+    pub joined_products: bool,
     /// Approximate limit of the scores that are live at once in an attention of Burn's operations.
     pub scores_at_once: usize,
 }
@@ -63,6 +65,7 @@ impl Target {
             blocks: false,
             tensor_cores: false,
             epilogues: false,
+            joined_products: false,
             scores_at_once: usize::MAX,
         }
     }
@@ -97,6 +100,7 @@ impl Target {
             blocks: true,
             tensor_cores: capability >= TENSOR_CORES,
             epilogues: cublaslt,
+            joined_products: cublaslt,
             ..Target::compiled_on_host()
         }
     }

@@ -33,6 +33,8 @@ pub struct ShapedProduct {
     dims: Vec<(Families, u64, Counted)>,
     /// Of which dtype it is.
     of: Product,
+    /// Number of such products, which may be one.
+    joined: u64,
 }
 
 impl ShapedProduct {
@@ -62,7 +64,7 @@ impl ShapedProduct {
                 });
                 (families(d), size(d, local.unwrap_or(1)), counted)
             });
-            Some(ShapedProduct { dims: dims.collect(), of: *of })
+            Some(ShapedProduct { dims: dims.collect(), of: *of, joined: work.joined() })
         };
         steps.zip(&work.products).filter_map(shaped).collect()
     }
@@ -101,7 +103,9 @@ impl ShapedProduct {
             };
             *side *= size.div_ceil(*into);
         }
-        rates.product(&of)
+        // Tiles of one may fit better, or those of each.
+        let together = Product { batch: of.batch * self.joined, ..of };
+        rates.product(&together).min(self.joined as f64 * rates.product(&of))
     }
 }
 

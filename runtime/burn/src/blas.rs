@@ -83,7 +83,7 @@ pub fn at(product: MatrixProduct, then: Then, places: &ProductAddresses) -> Matr
         left: at(product.left, places.factors[0]),
         right: at(product.right, places.factors[1]),
         out: at(product.out, places.out),
-        epilogue: Epilogue { bias, then },
+        epilogue: Epilogue { bias, then, ..product.epilogue },
         adds: places.added,
         ..product
     }

@@ -198,6 +198,25 @@ fn beside(added: CubeTensor, out: &CubeTensor) -> CubeTensor {
     out.clone()
 }
 
+/// Puts a product with batches on its stream, with an epilogue whose vectors lie that many elements apart; false where cuBLASLt has no kernel for it.
+pub(super) fn batched(
+    index: usize,
+    digits: FactorDigits,
+    (then, apart): (Then, usize),
+    tensors: ProductTensors,
+) -> bool {
+    let Some(opened) = of(index) else { return false };
+    let ProductTensors { left, right, out, .. } = &tensors;
+    let product = || blas::product(matrices(left)?, matrices(right)?, matrices(out)?, digits);
+    let Some(mut product) = product() else { return false };
+    product.epilogue.apart = apart;
+    let computes = opened.computes(blas::at(product, then, &tensors.assumed()));
+    if computes {
+        opened.submit(product, then, &tensors);
+    }
+    computes
+}
+
 /// The tensors of a matmul.
 pub(super) struct ProductTensors {
     pub(super) left: CubeTensor,

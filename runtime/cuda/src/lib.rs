@@ -24,6 +24,7 @@ mod input_upload;
 mod maps;
 mod operands;
 mod product;
+mod products;
 mod program;
 mod ptx;
 mod random;

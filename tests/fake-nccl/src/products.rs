@@ -84,6 +84,8 @@ pub struct Description {
     transposed: [bool; 2],
     follows: u32,
     bias: usize,
+    /// Elements from the bias or the sums of one batch to those of the next.
+    bias_stride: i64,
     bias_type: c_int,
     /// Where bits or elements beside are, and how many there are from one column to the next.
     aux: usize,
@@ -197,6 +199,7 @@ pub unsafe extern "C" fn cublasLtMatmulDescSetAttribute(
             3 | 4 => number::<c_int>(value, bytes).map(|v| d.transposed[attribute as usize - 3] = v == 1),
             7 => number(value, bytes).map(|v| d.follows = v),
             8 => number(value, bytes).map(|v| d.bias = v),
+            10 => number(value, bytes).map(|v| d.bias_stride = v),
             11 => number(value, bytes).map(|v| d.aux = v),
             12 => number(value, bytes).map(|v| d.aux_leading = v),
             26 => number(value, bytes).map(|v| d.bias_type = v),
@@ -313,6 +316,7 @@ impl Task {
                 1 | 2 | 4 | 6 | 32 | 36 | 130 | 134 | 136 | 160 | 164 | GELU_GRAD | 256 | 512
             )
             && (d.follows & (BIAS | SUMS) == 0 || d.bias_type == out.dtype)
+            && (d.follows & SUMS == 0 || out.batches == 1 || d.bias_stride > 0)
             && (d.follows & AUX == 0
                 || d.aux_leading >= out.rows as i64
                     && d.aux_leading % if d.keeps_elements() { 8 } else { 128 } == 0
@@ -367,14 +371,16 @@ impl Task {
                         }
                     }
                     if self.d.follows & BIAS != 0 {
-                        sum += unsafe { made.read(bias, row as i64) };
+                        sum += unsafe { made.read(bias, batch * self.d.bias_stride + row as i64) };
                     }
                     sum = unsafe { self.activated(sum, (row, column), made) };
                     unsafe { made.write(out, place, sum) };
                 }
             }
         }
-        unsafe { self.sum_factor([a, b, bias], factor, made) };
+        for batch in 0..i64::from(self.out.batches) {
+            unsafe { self.sum_factor([a, b, bias], batch, factor, made) };
+        }
         DONE.fetch_add(1, Ordering::SeqCst);
     }
 
@@ -408,7 +414,7 @@ impl Task {
     }
 
     /// The sums of a factor: of A for each row of the result, or of B for each column.
-    unsafe fn sum_factor(&self, [a, b, sums]: [usize; 3], factor: Kind, made: Kind) {
+    unsafe fn sum_factor(&self, [a, b, sums]: [usize; 3], batch: i64, factor: Kind, made: Kind) {
         let (address, l, turned, many) = match self.d.follows {
             256 => (a, &self.a, self.d.transposed[0], self.out.rows),
             512 => (b, &self.b, !self.d.transposed[1], self.out.columns),
@@ -418,12 +424,14 @@ impl Task {
             let mut sum = 0.0;
             for k in 0..self.summed {
                 let (row, column) = if turned { (k, i) } else { (i, k) };
-                sum += unsafe { factor.read(address, column as i64 * l.leading + row as i64) };
+                sum += unsafe {
+                    factor.read(address, batch * l.stride + column as i64 * l.leading + row as i64)
+                };
                 if factor != Kind::F64 {
                     sum = f64::from(sum as f32);
                 }
             }
-            unsafe { made.write(sums, i as i64, sum) };
+            unsafe { made.write(sums, batch * self.d.bias_stride + i as i64, sum) };
         }
     }
 
@@ -433,6 +441,8 @@ impl Task {
         let bytes = self.out.rows as usize * kind(self.out.dtype).map_or(0, Kind::bytes);
         let columns = self.out.columns as usize;
         let bytes = if self.d.follows == 512 { bytes / self.out.rows as usize * columns } else { bytes };
+        let before = i64::from(self.out.batches - 1) * self.d.bias_stride;
+        let bytes = bytes + before as usize * kind(self.out.dtype).map_or(0, Kind::bytes);
         let biased = self.d.follows & (BIAS | SUMS) == 0 || is_device_memory(bias, bytes);
         let beside = columns * self.d.aux_leading as usize;
         let beside = match self.d.keeps_elements() {

@@ -5,7 +5,9 @@ use meshwright_core::training_step;
 use meshwright_device::decisions::Decisions;
 use meshwright_device::decisions::decide::{PASSES, decisions};
 use meshwright_device::decisions::def_use::DefUse;
+use meshwright_device::decisions::fused::FusedGroup;
 use meshwright_device::decisions::verify_decisions::{left, verify};
+use meshwright_device::kernels::Kernel;
 use meshwright_device::passes::residuals::ResidualStep;
 use meshwright_device::target::Target;
 use meshwright_plan::{Arithmetic, BufId, Collective, Plan, Prim};
@@ -59,8 +61,13 @@ fn plans() -> Vec<Plan> {
 /// A fault at the place of that number: none where there is no such place any more.
 type Fault = fn(&mut Decisions, &DefUse<'_>, usize) -> Option<()>;
 
+/// The groups of products.
+fn joined(d: &mut Decisions) -> impl Iterator<Item = &mut FusedGroup> {
+    d.fused.at.values_mut().filter(|group| matches!(group.call.kernel, Kernel::Products(_)))
+}
+
 /// For each pass, faults that it could make.
-const FAULTS: [(&str, &str, Fault); 23] = [
+const FAULTS: [(&str, &str, Fault); 25] = [
     ("rounded_factors", "a buffer of other numbers is taken for rounded", |d, uses, at| {
         let all = (0..uses.plan.buffers.len()).map(|b| BufId(b as u32));
         // Those of programs that round something.
@@ -139,6 +146,18 @@ const FAULTS: [(&str, &str, Fault); 23] = [
         });
         let buf = written.filter(|buf| !d.is_never_made(*buf)).nth(at)?;
         d.fused.never.insert(buf);
+        Some(())
+    }),
+    ("product_groups", "a product of a group is forgotten", |d, _, at| {
+        joined(d).nth(at)?.steps.remove(0);
+        Some(())
+    }),
+    ("product_groups", "two products take each other's factors", |d, _, at| {
+        joined(d).nth(at)?.call.reads.swap(1, 2);
+        Some(())
+    }),
+    ("product_groups", "two products give each other's results", |d, _, at| {
+        joined(d).nth(at)?.call.writes.swap(0, 1);
         Some(())
     }),
     ("inlined", "a value is computed for another step than its reader", |d, _, at| {

@@ -5,11 +5,12 @@ use burn_ir::{TensorId, TensorStatus};
 use meshwright_core::training_step;
 use meshwright_device::arena::Spot;
 use meshwright_device::kernels::Kernel;
+use meshwright_device::kernels::products::BesideProducts;
 use meshwright_device::launch::LaunchKind;
 use meshwright_device::slot::TensorSlot;
 use meshwright_device::target::Target;
 use meshwright_device::verify::verify;
-use meshwright_device::{DevicePlan, compile};
+use meshwright_device::{DevicePlan, compile, compile_launches};
 use meshwright_exec::KernelsBy;
 use meshwright_plan::{Arithmetic, DType, Plan};
 use meshwright_runs::catalog::MODELS;
@@ -347,6 +348,73 @@ fn sums_at_another_position_of_their_stack_are_found() {
         moved += 1;
     }
     assert!(moved >= 6, "{moved}");
+}
+
+/// A device plan in which the products of equal shapes that share a factor are one launch, of so many products, with what each does besides.
+#[test]
+fn products_that_share_a_factor_are_one_launch() {
+    let joined = |model: &str, layout: (&str, &str), precision| {
+        let plan = plan(model, layout.0, layout.1, precision).unwrap();
+        let device = compile(&plan, 0, Target::cuda((9, 0), true)).unwrap();
+        let of = |kind: &LaunchKind| match kind {
+            LaunchKind::Kernel(Kernel::Products(call)) => Some((
+                call.count,
+                match call.beside {
+                    BesideProducts::Nothing => "",
+                    BesideProducts::Bias { .. } => "bias",
+                    BesideProducts::Sums { .. } => "sums",
+                },
+            )),
+            _ => None,
+        };
+        device.launches.iter().filter_map(|l| of(&l.kind)).collect::<Vec<_>>()
+    };
+    let whole = ("a=1", "batch -> a");
+    let projections = [(3, "bias"), (3, "sums")];
+    for model in ["gpt", "bert"] {
+        assert_eq!(joined(model, whole, DType::BF16), projections, "{model}");
+        // Each device multiplies its heads.
+        assert_eq!(joined(model, ("a=2", "heads -> a"), DType::BF16), projections, "{model}");
+    }
+    // Keys and values are narrower than queries; gate and up are of one width.
+    assert_eq!(joined("llama", whole, DType::BF16), [(2, ""); 4]);
+    // Parameters are where they are, and so is what Burn's operations compute.
+    assert_eq!(joined("gpt", whole, DType::F32), []);
+    // Estimates, which place nothing, count the launches of the plan with its arena.
+    for model in MODELS.iter() {
+        let Some(plan) = plan(model.name, "a=1", "batch -> a", DType::BF16) else { continue };
+        let target = Target::cuda((9, 0), true);
+        let placed = compile(&plan, 0, target).unwrap().launches.iter().count();
+        assert_eq!(
+            compile_launches(&plan, 0, target).unwrap().launches.iter().count(),
+            placed,
+            "{}",
+            model.name
+        );
+    }
+}
+
+/// A result of several products that is moved to a free place is at another distance from the others.
+#[test]
+fn products_at_other_distances_are_found() {
+    let plan = plan("gpt", "a=1", "batch -> a", DType::BF16).unwrap();
+    let places = faults(&plan, Target::cuda((9, 0), true), "another distance", |device, at| {
+        let id = *device.arena.of.get(at)?;
+        let first = device.arena.of.iter().position(|of| *of == id)?;
+        let LaunchKind::Kernel(Kernel::Products(call)) = &device.launches[id].kind else {
+            return Some(false);
+        };
+        // The first of a launch's first run.
+        let Spot::At { bytes, .. } = device.arena.spots[at] else { return Some(false) };
+        if at >= first + call.count {
+            return Some(false);
+        }
+        let start = device.arena.bytes;
+        device.arena.bytes += bytes;
+        device.arena.spots[at] = Spot::At { start, bytes };
+        Some(true)
+    });
+    assert!(places >= 6, "{places}");
 }
 
 #[test]

@@ -76,7 +76,9 @@ fn every_matmul_of_a_gpu_has_rounded_factors() {
         let device = meshwright_device::compile(&plan, 0, Target::cuda((9, 0), true)).unwrap();
         let (mut rounded, mut exact) = (0, vec![]);
         for launch in device.launches.iter() {
-            let LaunchKind::Kernel(kernel @ (Kernel::Matmul(_) | Kernel::Product(_))) = &launch.kind else {
+            let LaunchKind::Kernel(kernel @ (Kernel::Matmul(_) | Kernel::Product(_) | Kernel::Products(_))) =
+                &launch.kind
+            else {
                 continue;
             };
             let product = |at: &&usize| plan.steps[**at].prim.spec().family == KernelFamily::Matmul;

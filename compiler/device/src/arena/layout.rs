@@ -2,20 +2,34 @@
 
 use super::lifetimes::{AskedMemory, Lifetime, walk};
 use super::packing::{Needed, most, pack};
+use super::spacing::ResultRows;
 use super::{Arena, Spot};
 use crate::kernels::Kernel;
 use crate::launch::{DevicePlan, LaunchKind};
+use crate::slot::LaunchId;
 use meshwright_plan::Plan;
-use meshwright_sorted::SortedMap;
+use meshwright_sorted::{SortedMap, SortedSet};
 
 /// Arena of a device plan: the offsets of its results, found by a walk through its launches as they run.
-pub fn arena_of(plan: &Plan, device: &DevicePlan) -> Arena {
+///
+/// # Errors
+/// The launches whose tensors cannot lie at equal distances.
+pub fn arena_of(plan: &Plan, device: &DevicePlan) -> Result<Arena, SortedSet<LaunchId>> {
     let walked = walk(plan, device);
     let mut all = ArenaLayout { made: walked.made, ..ArenaLayout::default() };
+    let uneven: SortedSet<LaunchId> = walked
+        .spaced
+        .into_iter()
+        .filter(|(_, of)| !all.lie_evenly(of.as_deref()))
+        .map(|(id, _)| id)
+        .collect();
+    if !uneven.is_empty() {
+        return Err(uneven);
+    }
     for number in 0..all.made.len() {
         all.needs(number);
     }
-    let (starts, bytes) = pack(&all.needed);
+    let (starts, bytes) = pack(&all.needed, &all.rows());
     let (_, moment) = most(&all.needed);
     let spots = walked.results.iter().map(|(_, result)| all.spot(result, &starts)).collect();
     let of = walked.results.iter().map(|(launch, _)| *launch).collect();
@@ -24,7 +38,7 @@ pub fn arena_of(plan: &Plan, device: &DevicePlan) -> Arena {
         let kind = &device.launches[*id].kind;
         matches!(kind, LaunchKind::Kernel(Kernel::IterationUpdate(_))) && !walked.moves.contains(id)
     });
-    Arena { bytes, spots, of, in_place: updates.collect(), fullest }
+    Ok(Arena { bytes, spots, of, in_place: updates.collect(), fullest })
 }
 
 /// The results that need a place of their own.
@@ -34,6 +48,8 @@ struct ArenaLayout {
     needed: Vec<Needed>,
     /// Indices of the needed results, by number.
     places: SortedMap<usize, usize>,
+    /// Results that lie one after the other.
+    rows: ResultRows,
 }
 
 impl ArenaLayout {
@@ -52,6 +68,23 @@ impl ArenaLayout {
             self.places.insert(number, self.needed.len());
             self.needed.push(Needed { from, to, bytes });
         }
+    }
+
+    /// Has results lie at equal distances, or the stacks of which they are parts; false where they cannot.
+    fn lie_evenly(&mut self, numbers: Option<&[usize]>) -> bool {
+        let roots = numbers.and_then(|of| of.iter().map(|n| self.root(*n)).collect::<Option<Vec<_>>>());
+        let Some(roots) = roots else { return false };
+        let alike = |pair: &[(usize, u64)]| {
+            pair[0].1 == pair[1].1 && self.made[pair[0].0].bytes == self.made[pair[1].0].bytes
+        };
+        roots.windows(2).all(alike) && self.rows.add(&roots.iter().map(|r| r.0).collect::<Vec<_>>())
+    }
+
+    /// The rows, by indices of the needed results.
+    fn rows(&self) -> Vec<Vec<usize>> {
+        let places =
+            |row: &Vec<usize>| row.iter().filter_map(|number| self.places.get(number).copied()).collect();
+        self.rows.rows.iter().map(places).collect()
     }
 
     fn spot(&self, asked: &AskedMemory, starts: &[u64]) -> Spot {

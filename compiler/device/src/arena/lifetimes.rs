@@ -4,6 +4,7 @@ use super::packing::ALIGNMENT;
 use super::{result_bytes, views};
 use crate::iteration::Iteration;
 use crate::kernels::Kernel;
+use crate::kernels::call::SpacedTensors;
 use crate::kernels::result::{GivenResult, ResultMemory};
 use crate::launch::{CollectiveLaunch, DevicePlan, Launch, LaunchKind, LinkEnd, LoopLaunch, most_sent};
 use crate::slot::{LaunchId, TensorSlot};
@@ -48,6 +49,8 @@ pub(super) struct Walked {
     pub steps: Vec<usize>,
     /// Launches that move a value into a stack.
     pub moves: SortedSet<LaunchId>,
+    /// Results, by number, that are to lie at equal distances, each with the launch for which they do; none where a tensor is no whole result.
+    pub spaced: Vec<(LaunchId, Option<Vec<usize>>)>,
 }
 
 pub(super) fn walk(plan: &Plan, device: &DevicePlan) -> Walked {
@@ -55,6 +58,7 @@ pub(super) fn walk(plan: &Plan, device: &DevicePlan) -> Walked {
     let mut walk = ArenaWalk {
         plan,
         device,
+        placed: device.launches.iter().flat_map(placed).collect(),
         left: device.left.iter().filter_map(|buf| device.slots.id(TensorSlot::Buffer(*buf))).collect(),
         put: device.launches.iter().filter(updates).filter_map(|l| l.reads.get(1)).map(|t| t.id).collect(),
         held: SortedMap::new(),
@@ -65,17 +69,28 @@ pub(super) fn walk(plan: &Plan, device: &DevicePlan) -> Walked {
         results: vec![],
         at: LaunchId(0),
         moves: SortedSet::new(),
+        spaced: vec![],
     };
     walk.launches(&device.body, Iteration::default());
     walk.delivered(0);
     walk.tick(walk.steps.last().copied().unwrap_or(0));
-    let ArenaWalk { held, in_flight, steps, results, clock, moves, .. } = walk;
+    let ArenaWalk { held, in_flight, steps, results, clock, moves, spaced, .. } = walk;
     // Tensors that are still live outlive the run.
     let end = clock.moment.get();
     drop((held, in_flight));
     let mut made = clock.made.take();
     made.iter_mut().for_each(|m| m.to = m.to.filter(|to| *to < end));
-    Walked { results, made, steps, moves }
+    Walked { results, made, steps, moves, spaced }
+}
+
+/// The operands of a launch that are to lie at equal distances.
+fn placed(launch: &Launch) -> Vec<TensorId> {
+    let LaunchKind::Kernel(kernel) = &launch.kind else { return vec![] };
+    let operands = |of: SpacedTensors| match of {
+        SpacedTensors::Reads(range) => launch.reads[range].iter().map(|t| t.id).collect(),
+        SpacedTensors::Writes(_) => vec![],
+    };
+    kernel.spaced().into_iter().flat_map(operands).collect()
 }
 
 /// Counts operations, and collects results.
@@ -108,6 +123,14 @@ struct HeldTensor {
 }
 
 impl HeldTensor {
+    /// Number of the result that it is.
+    fn result(&self) -> Option<usize> {
+        match &self.of[..] {
+            [one] if self.whole => Some(one.number),
+            _ => None,
+        }
+    }
+
     /// Number of the result, if this is its only holder.
     fn alone(&self) -> Option<usize> {
         match &self.of[..] {
@@ -139,10 +162,14 @@ struct ArenaWalk<'a> {
     at: LaunchId,
     /// Launches that move a value into a stack.
     moves: SortedSet<LaunchId>,
+    /// See [`Walked`].
+    spaced: Vec<(LaunchId, Option<Vec<usize>>)>,
     /// Tensors that outlive the run.
     left: SortedSet<TensorId>,
     /// Tensors that are put into stacks.
     put: SortedSet<TensorId>,
+    /// Operands that are to lie at equal distances.
+    placed: SortedSet<TensorId>,
 }
 
 impl ArenaWalk<'_> {
@@ -256,7 +283,7 @@ impl ArenaWalk<'_> {
             }
             Kernel::IterationSlice(dim) => self.slice(launch, at.position(*dim).ok()),
             kernel => match kernel.result_memory(&launch.writes) {
-                ResultMemory::Given(results) => self.make(launch, &results),
+                ResultMemory::Given(results) => self.make((launch, kernel), &results),
                 ResultMemory::Update(dim) => self.update(launch, at.position(dim).ok()),
                 memory => self.other(launch.reads.iter(), launch.writes.iter(), &memory),
             },
@@ -280,18 +307,21 @@ impl ArenaWalk<'_> {
     }
 
     /// A kernel, with the memory of each of its results.
-    fn make(&mut self, op: &Launch, results: &[GivenResult]) {
+    fn make(&mut self, (op, kernel): (&Launch, &Kernel), results: &[GivenResult]) {
         assert_eq!(op.writes.len(), results.len(), "results of `{}`", op.kind.name());
         let mut read: Vec<HeldTensor> = op.reads.iter().map(|t| self.read(t)).collect();
         for (out, GivenResult { over, gaps, alike }) in op.writes.iter().zip(results) {
             let bytes = result_bytes(&out.shape.to_vec(), out.dtype.size(), *gaps);
             let ends = |i: &&usize| op.reads[**i].status == TensorStatus::ReadWrite;
-            let put = self.put.contains(&out.id);
+            // One of several at equal distances takes no memory that lies elsewhere.
+            let placed = self.placed.contains(&out.id);
+            let put = self.put.contains(&out.id) && !placed;
             let of_slice = over.iter().filter(ends).find_map(|i| slice_of(&read, *i)).filter(|_| put);
             let fits = |number: usize| !alike || self.clock.made.borrow()[number].bytes == bytes;
             let alone = |i: &&usize| read[**i].alone().is_some_and(fits);
             // A tensor that outlives the run takes no memory from the arena.
-            let found = over.iter().filter(ends).find(alone).filter(|_| !self.left.contains(&out.id));
+            let own = placed || self.left.contains(&out.id);
+            let found = over.iter().filter(ends).find(alone).filter(|_| !own);
             let held = match found.filter(|_| of_slice.is_none()) {
                 Some(i) => std::mem::take(&mut read[*i]),
                 None => self.new_one(bytes, of_slice),
@@ -299,6 +329,15 @@ impl ArenaWalk<'_> {
             let number = held.of.first().map_or(0, |made| made.number);
             self.results.push((self.at, AskedMemory::New { number }));
             self.held.insert(out.id, held);
+        }
+        for of in kernel.spaced() {
+            let numbers = match of {
+                SpacedTensors::Reads(range) => read[range].iter().map(HeldTensor::result).collect(),
+                SpacedTensors::Writes(range) => {
+                    op.writes[range].iter().map(|out| self.held.get(&out.id)?.result()).collect()
+                }
+            };
+            self.spaced.push((self.at, numbers));
         }
     }
 

@@ -8,6 +8,7 @@
 pub mod layout;
 mod lifetimes;
 mod packing;
+mod spacing;
 pub(crate) mod views;
 
 use crate::slot::LaunchId;

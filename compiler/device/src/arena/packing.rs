@@ -2,6 +2,9 @@
 //! problem SR2). The largest tensor goes first, each to the lowest offset that is free during its lifetime. The result is within
 //! a few percent of the peak of live bytes.
 
+use meshwright_sorted::SortedSet;
+use std::cmp::Reverse;
+
 /// Alignment of tensors: the widest accesses require it, and CubeCL's own allocations have it.
 pub(super) const ALIGNMENT: u64 = 512;
 
@@ -13,18 +16,28 @@ pub(super) struct Needed {
     pub bytes: u64,
 }
 
-/// The first byte of each, and how many bytes that takes in all.
-pub(super) fn pack(all: &[Needed]) -> (Vec<u64>, u64) {
-    let mut order: Vec<usize> = (0..all.len()).collect();
-    order.sort_by_key(|i| (std::cmp::Reverse(all[*i].bytes), all[*i].from));
+/// The first byte of each, and how many bytes that takes in all. Those of a row, which are of one size, lie one after the other.
+pub(super) fn pack(all: &[Needed], rows: &[Vec<usize>]) -> (Vec<u64>, u64) {
+    let in_rows: SortedSet<usize> = rows.iter().flatten().copied().collect();
+    let singles = (0..all.len()).filter(|i| !in_rows.contains(i)).map(|i| vec![i]);
+    let mut order: Vec<Vec<usize>> = rows.iter().cloned().chain(singles).collect();
+    let key = |row: &Vec<usize>| {
+        let bytes: u64 = row.iter().map(|i| all[*i].bytes).sum();
+        (Reverse(bytes), row.iter().map(|i| all[*i].from).min(), row.first().copied())
+    };
+    order.sort_by_key(key);
     let mut placed = PlacedByTime::new(all);
     let (mut starts, mut end) = (vec![0; all.len()], 0);
-    for i in order {
-        let bytes = all[i].bytes.next_multiple_of(ALIGNMENT);
-        let start = placed.lowest(&all[i], bytes);
-        placed.insert(&all[i], (start, start + bytes));
-        starts[i] = start;
-        end = end.max(start + bytes);
+    for row in order {
+        let needed: Vec<&Needed> = row.iter().map(|i| &all[*i]).collect();
+        let first = placed.lowest(&needed);
+        for (place, i) in (0..).zip(row) {
+            let bytes = all[i].bytes.next_multiple_of(ALIGNMENT);
+            let start = first + place * bytes;
+            placed.insert(&all[i], (start, start + bytes));
+            starts[i] = start;
+            end = end.max(start + bytes);
+        }
     }
     (starts, end)
 }
@@ -99,14 +112,25 @@ impl PlacedByTime {
         (1, 0, self.moments - 1)
     }
 
-    /// The lowest offset that is free for a number of bytes during a lifetime.
-    fn lowest(&self, needed: &Needed, bytes: u64) -> u64 {
-        let mut taken: Vec<&TakenBytes> = vec![];
-        self.beside(self.root(), needed, &mut taken);
-        let mut start = 0;
-        // Bytes before the end of any stretch that is in the way are in its way, too.
-        while let Some(end) = taken.iter().filter_map(|of| of.end_of_taken(start, bytes)).max() {
-            start = end;
+    /// The lowest offset from which on tensors can lie one after the other, each during its lifetime.
+    fn lowest(&self, row: &[&Needed]) -> u64 {
+        let taken: Vec<Vec<&TakenBytes>> = row
+            .iter()
+            .map(|needed| {
+                let mut taken = vec![];
+                self.beside(self.root(), needed, &mut taken);
+                taken
+            })
+            .collect();
+        let bytes = row.first().map_or(0, |needed| needed.bytes.next_multiple_of(ALIGNMENT));
+        let (mut start, mut place, mut free) = (0, 0, 0);
+        // Bytes before the end of any stretch that is in the way of one are in its way, too.
+        while free < row.len() {
+            let at = place as u64 * bytes;
+            match taken[place].iter().filter_map(|of| of.end_of_taken(start + at, bytes)).max() {
+                Some(end) => (start, free) = (end - at, 0),
+                None => (place, free) = ((place + 1) % row.len(), free + 1),
+            }
         }
         start
     }
@@ -165,7 +189,7 @@ mod tests {
                 Needed { from, to: from + long as u32, bytes: 1 + draw(1 << 20) }
             })
             .collect();
-        let (starts, bytes) = pack(&all);
+        let (starts, bytes) = pack(&all, &[]);
         for (i, a) in all.iter().enumerate() {
             assert!(starts[i].is_multiple_of(ALIGNMENT) && starts[i] + a.bytes <= bytes);
             for (k, b) in all.iter().enumerate().skip(i + 1) {
@@ -192,7 +216,7 @@ mod tests {
                 Needed { from, to: from + draw(120) as u32, bytes: 1 + draw(9000) }
             })
             .collect();
-        let (starts, _) = pack(&all);
+        let (starts, _) = pack(&all, &[]);
         let size = |i: usize| all[i].bytes.next_multiple_of(ALIGNMENT);
         let mut order: Vec<usize> = (0..all.len()).collect();
         order.sort_by_key(|i| (std::cmp::Reverse(all[*i].bytes), all[*i].from));
@@ -209,12 +233,23 @@ mod tests {
     #[test]
     fn one_after_the_other_takes_the_place_of_the_largest() {
         let all = [needed(0, 1, 3), needed(2, 3, 5), needed(4, 4, 1)];
-        assert_eq!(pack(&all), (vec![0, 0, 0], 5 * 1024));
+        assert_eq!(pack(&all, &[]), (vec![0, 0, 0], 5 * 1024));
         assert_eq!(most(&all), (5 * 1024, 2));
+    }
+
+    /// A row begins where each of it is free during its own lifetime, and another tensor may lie where one of it has ended.
+    #[test]
+    fn rows_lie_one_after_the_other() {
+        let all = [needed(0, 3, 5), needed(2, 9, 2), needed(0, 9, 2), needed(1, 1, 2), needed(4, 9, 2)];
+        let (starts, bytes) = pack(&all, &[vec![1, 2, 3]]);
+        let kib = |n: u64| n * 1024;
+        // The row of six is placed first, and the one of five after what lives with it.
+        assert_eq!(starts, [kib(6), 0, kib(2), kib(4), kib(4)]);
+        assert_eq!(bytes, kib(11));
     }
 
     #[test]
     fn nothing_takes_nothing() {
-        assert_eq!((pack(&[]), most(&[])), ((vec![], 0), (0, 0)));
+        assert_eq!((pack(&[], &[]), most(&[])), ((vec![], 0), (0, 0)));
     }
 }

@@ -6,6 +6,8 @@
 
 use crate::decisions::def_use::{DefUse, ended};
 use crate::decisions::{Decisions, Role};
+use crate::kernels::Kernel;
+use crate::lowering::local::Local;
 use crate::passes::epilogues::EpilogueKind;
 use crate::passes::residuals::ResidualStep;
 use crate::passes::rounded_factors::verify_rounded;
@@ -33,6 +35,7 @@ pub fn verify(uses: &DefUse<'_>, decisions: &Decisions, left: &SortedSet<BufId>)
     residuals_match(uses, decisions)?;
     bits_match(uses, decisions)?;
     sums_match(uses, decisions)?;
+    products_match(uses, decisions)?;
     let found = walk(uses, decisions)?;
     let gone = |b: &&BufId| !decisions.is_never_made(**b) && !decisions.residuals.buffers.contains(b);
     if let Some(buf) = left.iter().filter(gone).find(|b| !found.contains(b)) {
@@ -190,6 +193,36 @@ fn sums_match(uses: &DefUse<'_>, decisions: &Decisions) -> Result<(), Problem> {
         true => Ok(()),
         false => Err((None, "another value ends with a matmul than the one that it is added to".into())),
     }
+}
+
+/// Fails unless the operands and results of products that are one launch are those of the steps, and one factor is that of all.
+fn products_match(uses: &DefUse<'_>, decisions: &Decisions) -> Result<(), Problem> {
+    let steps = &uses.plan.steps;
+    for group in decisions.fused.at.values() {
+        let Kernel::Products(call) = &group.call.kernel else { continue };
+        let wrong = |what: &str| Err((Some(group.last()), format!("products that are one launch {what}")));
+        let contracts = group.steps.iter().filter(|at| matches!(steps[**at].prim, Prim::Contract));
+        let contracts: Vec<&Step> = contracts.map(|at| &steps[*at]).collect();
+        let of = |all: &[Local], n: usize| all.get(n).map(|local| local.buf);
+        let (reads, writes) = (&group.call.reads, &group.call.writes);
+        if contracts.len() != call.count || call.count < 2 {
+            return wrong("are not those of its steps");
+        }
+        for (n, step) in contracts.into_iter().enumerate() {
+            let mut own = step.reads.iter().filter(|o| Some(o.buf) != of(reads, 0));
+            if own.next().map(|o| o.buf) != of(reads, 1 + n) || own.next().is_some() {
+                return wrong("have other factors than their steps");
+            }
+            let made = step.writes.first().map(|o| o.buf);
+            let biased =
+                group.steps.iter().map(|at| &steps[*at]).find(|s| made.is_some_and(|m| s.reads_buf(m)));
+            let made = biased.map_or(made, |s| s.writes.first().map(|o| o.buf));
+            if made != of(writes, n) {
+                return wrong("have other results than their steps");
+            }
+        }
+    }
+    Ok(())
 }
 
 /// The buffers that hold something: a table, since the verifier runs after each pass.

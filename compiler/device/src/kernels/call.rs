@@ -3,6 +3,7 @@
 use super::result::ResultMemory;
 use crate::error::KernelError;
 use burn_ir::TensorIr;
+use std::ops::Range;
 
 /// The properties of a kernel that are known before it runs.
 pub trait KernelCall {
@@ -27,6 +28,11 @@ pub trait KernelCall {
         ResultMemory::given(results, false)
     }
 
+    /// Its tensors that lie at equal distances in the arena, one after the other.
+    fn spaced(&self) -> Vec<SpacedTensors> {
+        vec![]
+    }
+
     /// Its work beside its steps.
     fn work(&self) -> CallWork {
         CallWork { by_elements: Self::BY_ELEMENTS, ..CallWork::default() }
@@ -42,6 +48,17 @@ pub struct CallWork {
     pub draws: u64,
     /// The factor of its product that is summed, by number: it is read once more.
     pub summed: Option<usize>,
+    /// Whether the products of its steps are one, whose tiles fill the device together.
+    pub joined: bool,
+}
+
+/// Tensors of a launch at equal distances, by their numbers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SpacedTensors {
+    /// Operands.
+    Reads(Range<usize>),
+    /// Results.
+    Writes(Range<usize>),
 }
 
 /// A launch on a device, with its operands.

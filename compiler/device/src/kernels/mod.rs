@@ -10,6 +10,7 @@ pub mod join;
 pub mod joint_walk;
 pub mod map;
 pub mod product;
+pub mod products;
 pub mod random;
 pub mod result;
 pub mod rows;
@@ -21,7 +22,7 @@ pub mod windows;
 use crate::error::KernelError;
 use crate::slot::Residual;
 use burn_ir::TensorIr;
-use call::{CallWork, Computes, KernelCall, Launcher};
+use call::{CallWork, Computes, KernelCall, Launcher, SpacedTensors};
 use host::{HostKernel, HostWork};
 use meshwright_plan::Dim;
 use product::FactorDigits;
@@ -102,6 +103,14 @@ macro_rules! kernel {
                         ResultMemory::Unknown
                     }
                     $(Kernel::$name(call) => call.result_memory(results),)*
+                }
+            }
+
+            /// Its tensors that lie at equal distances in the arena, one after the other.
+            pub fn spaced(&self) -> Vec<SpacedTensors> {
+                match self {
+                    $(Kernel::$name(call) => call.spaced(),)*
+                    _ => vec![],
                 }
             }
 

@@ -28,6 +28,8 @@ macro_rules! kernels {
             Pool(windows::PoolCall);
             /// A matrix product with an epilogue.
             Product(product::ProductCall);
+            /// Matrix products of one shape that share a factor.
+            Products(products::ProductsCall) fuses products::product_groups;
         }
     };
 }

@@ -10,6 +10,7 @@ use crate::decisions::fused::FusedCall;
 use crate::decisions::{Decisions, Role};
 use crate::error::{CompileError, LoweringError};
 use crate::iteration::MOST_NESTED;
+use crate::kernels::Kernel;
 use crate::launch::{BurnGraph, CollectiveLaunch, DevicePlan, Launch, LaunchKind, LoopLaunch};
 use crate::lowering::chunk::{Chunk, ChunkedSteps, chunked};
 use crate::lowering::dispatch::GroupKind;
@@ -22,7 +23,7 @@ use crate::turns::{self, Carried};
 use crate::verify::verify;
 use burn_ir::GraphIr;
 use meshwright_plan::{Axis, BufId, Collective, Dim, Extent, IdVec, Operand, Plan, Prim, Step, StepLoop};
-use meshwright_sorted::SortedMap;
+use meshwright_sorted::{SortedMap, SortedSet};
 use std::ops::Range;
 
 /// A loop whose body is being built.
@@ -50,13 +51,23 @@ const MOST_IN_GROUP: (usize, usize) = (32, 256);
 /// # Errors
 /// If the Plan contradicts itself, or a step cannot be lowered; the error names the step.
 pub fn compile(plan: &Plan, rank: usize, target: Target) -> Result<DevicePlan, CompileError> {
-    let mut device = launches(plan, rank, target, true)?;
-    if target.has_arena() {
-        device.arena = arena_of(plan, &device);
+    let mut apart = SortedSet::new();
+    loop {
+        let mut device = launches((plan, rank, target), &apart, true)?;
+        if target.has_arena() {
+            match arena_of(plan, &device) {
+                Ok(arena) => device.arena = arena,
+                // What cannot lie at equal distances is not one launch.
+                Err(uneven) => {
+                    apart.extend(uneven.iter().map(|id| device.launches[*id].step));
+                    continue;
+                }
+            }
+        }
+        let failed = |problem| CompileError { step: None, source: LoweringError::Plan(problem) };
+        verify(plan, &device).map_err(failed)?;
+        return Ok(device);
     }
-    let failed = |problem| CompileError { step: None, source: LoweringError::Plan(problem) };
-    verify(plan, &device).map_err(failed)?;
-    Ok(device)
 }
 
 /// The launches of a Plan on one device, without places in memory and without verification: a fraction of the time, for estimates.
@@ -64,11 +75,17 @@ pub fn compile(plan: &Plan, rank: usize, target: Target) -> Result<DevicePlan, C
 /// # Errors
 /// As for [`compile`].
 pub fn compile_launches(plan: &Plan, rank: usize, target: Target) -> Result<DevicePlan, CompileError> {
-    launches(plan, rank, target, false)
+    launches((plan, rank, target), &SortedSet::new(), false)
 }
 
-fn launches(plan: &Plan, rank: usize, target: Target, verified: bool) -> Result<DevicePlan, CompileError> {
+/// The launches, without groups that run at the steps `apart`.
+fn launches(
+    (plan, rank, target): (&Plan, usize, Target),
+    apart: &SortedSet<usize>,
+    verified: bool,
+) -> Result<DevicePlan, CompileError> {
     let mut lowering = Lowering::new(plan, rank, target);
+    lowering.apart.clone_from(apart);
     let left = decide(&mut lowering, verified)?;
     let (never, absent) = lowering.decisions.absent(&lowering.uses);
     let order = lowering.decisions.order.steps.clone();
@@ -251,7 +268,10 @@ impl ProgramBuilder<'_> {
     fn fused_group(&mut self, index: usize, ending: &[TensorSlot]) {
         let Some(group) = self.lowering.decisions.fused.at.get(&index).cloned() else { return };
         let FusedCall { kernel, reads, writes } = group.call;
-        self.lowering.record(kernel, &reads, &writes);
+        match kernel {
+            Kernel::Products(call) => self.lowering.products(&call, &reads, &writes),
+            kernel => self.lowering.record(kernel, &reads, &writes),
+        }
         if group.steps.len() > 1 {
             self.groups.insert(index, group.steps);
         }

@@ -22,7 +22,7 @@ use crate::slot::TensorSlot;
 use crate::stored::{stored_as, stored_shape};
 use crate::target::Target;
 use meshwright_plan::{BufId, DType, Monoid, Plan, Prim};
-use meshwright_sorted::SortedMap;
+use meshwright_sorted::{SortedMap, SortedSet};
 
 /// Lowers the steps of one Plan for one device.
 pub(crate) struct Lowering<'a> {
@@ -40,6 +40,8 @@ pub(crate) struct Lowering<'a> {
     pub bits: SortedMap<usize, TensorSlot>,
     /// Slots of the bits that a step drew for another one of its iteration, by step.
     pub drawn_bits: SortedMap<usize, TensorSlot>,
+    /// Steps at which no group of products runs, since its tensors could not lie at equal distances.
+    pub apart: SortedSet<usize>,
     /// See [`DevicePlan`](crate::DevicePlan).
     pub attention_without_kernel: SortedMap<usize, NoAttentionKernel>,
 }
@@ -61,6 +63,7 @@ impl<'a> Lowering<'a> {
             decisions: Decisions::default(),
             bits: SortedMap::new(),
             drawn_bits: SortedMap::new(),
+            apart: SortedSet::new(),
             attention_without_kernel: SortedMap::new(),
         }
     }

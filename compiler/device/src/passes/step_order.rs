@@ -65,12 +65,18 @@ impl StepOrder {
 
 fn order(plan: &Plan, groups: &FusedGroups) -> Vec<usize> {
     let mut order: Vec<usize> = (0..plan.steps.len()).collect();
-    for (last, group) in &groups.at {
-        let Some(first) = group.steps.first() else { continue };
+    // Where each step is: groups may begin between the steps of others.
+    let mut place = order.clone();
+    for group in groups.at.values() {
+        let (Some(first), last) = (group.steps.iter().map(|step| place[*step]).min(), place[group.last()])
+        else {
+            continue;
+        };
         let late = |step: &usize| group.steps.contains(step) || group.after.contains(step);
-        let stays = (*first..=*last).filter(|step| !late(step));
-        let all: Vec<usize> = stays.chain(group.steps.iter().chain(&group.after).copied()).collect();
-        order[*first..=*last].copy_from_slice(&all);
+        let stays = order[first..=last].iter().filter(|step| !late(step));
+        let all: Vec<usize> = stays.chain(&group.steps).chain(&group.after).copied().collect();
+        all.iter().zip(first..).for_each(|(step, at)| place[*step] = at);
+        order[first..=last].copy_from_slice(&all);
     }
     order
 }

@@ -9,6 +9,7 @@ mod occupancy;
 use crate::arena::{Spot, views};
 use crate::iteration::Iteration;
 use crate::kernels::Kernel;
+use crate::kernels::call::SpacedTensors;
 use crate::kernels::result::ResultMemory;
 use crate::launch::{
     CollectiveLaunch, DevicePlan, Launch, LaunchKind, LinkEnd, LoopLaunch, most_ahead, most_sent,
@@ -98,6 +99,21 @@ struct Verifier<'a> {
 
 fn overlap(a: &Stretch, b: &Stretch) -> bool {
     a.start < b.end && b.start < a.end
+}
+
+/// Fails unless tensors lie in one piece each, at equal distances.
+fn lie_evenly(all: &[Vec<Stretch>]) -> Result<(), String> {
+    let one = |places: &Vec<Stretch>| match &places[..] {
+        [place] => Some(place.start),
+        _ => None,
+    };
+    let starts: Option<Vec<u64>> = all.iter().map(one).collect();
+    let starts = starts.ok_or("a tensor of several has no place in the arena")?;
+    let distances: Vec<Option<u64>> = starts.windows(2).map(|pair| pair[1].checked_sub(pair[0])).collect();
+    match distances.windows(2).all(|pair| pair[0] == pair[1]) && distances.iter().all(Option::is_some) {
+        true => Ok(()),
+        false => Err(format!("tensors at {starts:?} of the arena do not lie at equal distances")),
+    }
 }
 
 impl Verifier<'_> {
@@ -288,6 +304,7 @@ impl Verifier<'_> {
         match kernel.result_memory(&launch.writes) {
             ResultMemory::Given(results) if self.device.target.has_arena() => {
                 self.no_part_is_read(launch, &read)?;
+                let mut written = vec![];
                 for (out, given) in launch.writes.iter().zip(results) {
                     let spot = self.spot(id)?;
                     let over =
@@ -297,9 +314,15 @@ impl Verifier<'_> {
                     let place = self.free_place(spot, &others.collect::<Vec<_>>())?;
                     own.iter()
                         .try_for_each(|k| self.is_where_it_was(launch.reads[*k].id, &read[*k], &place))?;
+                    written.push(place.clone());
                     self.write(out.id, place)?;
                 }
-                Ok(())
+                kernel.spaced().into_iter().try_for_each(|of| {
+                    lie_evenly(match of {
+                        SpacedTensors::Reads(range) => &read[range],
+                        SpacedTensors::Writes(range) => &written[range],
+                    })
+                })
             }
             ResultMemory::Update(_) if self.device.target.has_arena() => {
                 self.spot(id)?;

@@ -8,6 +8,7 @@ mod folds;
 mod index;
 mod maps;
 mod product;
+mod products;
 mod rows;
 mod scalar;
 mod values;

@@ -84,6 +84,8 @@ pub(super) mod description {
     pub(in super::super) const TRANSPOSE_B: i32 = 4;
     pub(in super::super) const EPILOGUE: i32 = 7;
     pub(in super::super) const BIAS_POINTER: i32 = 8;
+    /// `CUBLASLT_MATMUL_DESC_BIAS_BATCH_STRIDE`.
+    pub(in super::super) const BIAS_STRIDE: i32 = 10;
     pub(in super::super) const AUX_POINTER: i32 = 11;
     pub(in super::super) const AUX_LEADING: i32 = 12;
     pub(in super::super) const BIAS_TYPE: i32 = 26;

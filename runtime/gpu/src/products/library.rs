@@ -289,7 +289,7 @@ impl Products {
         if transposed(&product.left) {
             self.describe(made, description::TRANSPOSE_B, &api::TRANSPOSED)?;
         }
-        let Epilogue { bias, then } = product.epilogue;
+        let Epilogue { bias, then, apart } = product.epilogue;
         let follows = match then {
             Follows::Nothing if bias.is_some() => 0,
             Follows::Nothing => epilogue::DEFAULT,
@@ -315,6 +315,9 @@ impl Products {
         if bias.is_some() || matches!(then, Follows::RightSums(_) | Follows::LeftSums(_)) {
             self.describe(made, description::BIAS_TYPE, &product.out.element.code())?;
         }
+        if apart > 0 {
+            self.describe(made, description::BIAS_STRIDE, &(apart as i64))?;
+        }
         // The proposals depend on the alignment of these.
         self.describe_places(made, product)?;
         for (place, matrix) in layouts.iter_mut().zip([&product.right, &product.left, &product.out]) {
@@ -325,7 +328,7 @@ impl Products {
 
     /// Sets the operands of the epilogue.
     fn describe_places(&self, made: LtHandle, product: &MatrixProduct) -> Result<(), ProductError> {
-        let Epilogue { bias, then } = product.epilogue;
+        let Epilogue { bias, then, .. } = product.epilogue;
         let (vector, aux) = match then {
             Follows::RightSums(sums) | Follows::LeftSums(sums) => (Some(sums), None),
             Follows::ReluKeeping(bits) | Follows::ReluGrad(bits) => (bias, Some(bits.address)),

@@ -112,7 +112,7 @@ impl Epilogue {
             (Follows::Nothing | Follows::Relu | Follows::GeluTanh, _) => self.then,
         };
         let of_columns = if extent == CutAlong::Columns { vector } else { 0 };
-        Epilogue { bias: self.bias.map(|at| at + of_columns), then }
+        Epilogue { bias: self.bias.map(|at| at + of_columns), then, ..*self }
     }
 
     fn sums(&self) -> bool {
@@ -188,7 +188,7 @@ impl MatrixProduct {
     fn with_spare_columns(&self, unit: usize) -> MatrixProduct {
         let more = self.out.columns.next_multiple_of(unit) - self.out.columns;
         let has = |m: &Matrix| m.order == Order::Rows && m.spare >= more;
-        let Epilogue { bias, then } = self.epilogue;
+        let Epilogue { bias, then, .. } = self.epilogue;
         let is_by_elements =
             matches!(then, Follows::Nothing | Follows::Relu | Follows::GeluTanh | Follows::LeftSums(_));
         if !has(&self.right) || !has(&self.out) || bias.is_some() || !is_by_elements {

@@ -22,6 +22,8 @@ pub struct Epilogue {
     pub bias: Option<u64>,
     /// The function after the bias.
     pub then: Follows,
+    /// Elements from the bias, or the sums, of one batch to those of the next; 0 where all batches have the same bias.
+    pub apart: usize,
 }
 
 /// The last part of an epilogue.
@@ -76,7 +78,7 @@ impl Bits {
 
 impl Epilogue {
     /// The epilogue without addresses.
-    fn kind(&self) -> (bool, FollowsKind) {
+    fn kind(&self) -> (bool, FollowsKind, usize) {
         let then = match self.then {
             Follows::Nothing => FollowsKind::Nothing,
             Follows::Relu => FollowsKind::Relu,
@@ -88,7 +90,7 @@ impl Epilogue {
             Follows::RightSums(_) => FollowsKind::RightSums,
             Follows::LeftSums(_) => FollowsKind::LeftSums,
         };
-        (self.bias.is_some(), then)
+        (self.bias.is_some(), then, self.apart)
     }
 
     /// Whether the library has such an epilogue for this number of batches and this result.
@@ -103,7 +105,10 @@ impl Epilogue {
             Follows::ReluGrad(bits) => alone && has_room(bits),
             Follows::GeluTanhKeeping(_) => batches == 1 && beside,
             Follows::GeluTanhGrad(_) => alone && beside,
-            Follows::RightSums(_) | Follows::LeftSums(_) => alone,
+            // Each batch has its own.
+            Follows::RightSums(_) | Follows::LeftSums(_) => {
+                self.bias.is_none() && (batches == 1 || self.apart > 0)
+            }
         }
     }
 }
@@ -192,7 +197,7 @@ pub struct ProductKey {
     matrices: [MatrixPlace; 3],
     batches: usize,
     sums: Sums,
-    epilogue: (bool, FollowsKind),
+    epilogue: (bool, FollowsKind, usize),
     adds: bool,
     workspace: usize,
 }
@@ -277,7 +282,7 @@ impl fmt::Display for ProductKey {
         if self.adds {
             write!(f, ", added")?;
         }
-        let (bias, then) = self.epilogue;
+        let (bias, then, apart) = self.epilogue;
         if bias {
             write!(f, ", bias")?;
         }
@@ -291,6 +296,9 @@ impl fmt::Display for ProductKey {
             FollowsKind::GeluTanhGrad => write!(f, ", gradient of gelu")?,
             FollowsKind::RightSums => write!(f, ", sums of right")?,
             FollowsKind::LeftSums => write!(f, ", sums of left")?,
+        }
+        if apart > 0 {
+            write!(f, ", each {apart} apart")?;
         }
         write!(f, ", {} bytes", self.workspace)
     }

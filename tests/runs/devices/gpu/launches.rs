@@ -96,6 +96,15 @@ fn llama_as_a_gpu_launches_it() {
     are_those_of_the_cpu("llama", &sizes, &[("", ""), ("a=2", "batch -> a")], dir.path());
 }
 
+/// An encoder and a decoder, which multiply what was encoded by two weights in each layer.
+#[test]
+fn t5_as_a_gpu_launches_it() {
+    let dir = tempfile::tempdir().unwrap();
+    tokenized(dir.path(), &["--train", "bpe", "--vocab", "320", "--sentinels", "16", "--task", "spans"]);
+    let sizes = [&TEXT[..], &[("out", 24), ("d_model", 32)]].concat();
+    are_those_of_the_cpu("t5", &sizes, &[("", ""), ("a=2", "heads, d_ff -> a")], dir.path());
+}
+
 /// Stages, in every order of passes, with what they receive one pass ahead: losses and tensors are those of one device.
 #[test]
 fn a_pipeline_as_gpus_launch_it() {

@@ -151,7 +151,7 @@ fn product_in_parts(
         out: out.matrix,
         batches: 1,
         sums: Sums::Exact,
-        epilogue: Epilogue { bias: biased.then_some(bias.matrix.address), then },
+        epilogue: Epilogue { bias: biased.then_some(bias.matrix.address), then, apart: 0 },
         adds: match adds {
             Adds::Nothing => None,
             Adds::Itself => Some(out.matrix.address),

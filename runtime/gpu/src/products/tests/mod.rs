@@ -145,6 +145,7 @@ fn run(products: &mut Products, case: Case, choices: &KernelChoices) -> (MatrixP
         epilogue: Epilogue {
             bias: case.bias.then_some(bias.as_ptr() as u64),
             then: if case.relu { Follows::Relu } else { Follows::Nothing },
+            apart: 0,
         },
     };
     let mut room = vec![0u64; 1024];
@@ -244,7 +245,7 @@ fn choices_are_measured_and_kept() {
         left: at(product.left, left.as_ptr() as u64),
         right: at(product.right, right.as_ptr() as u64),
         out: at(product.out, out.as_mut_ptr() as u64),
-        epilogue: Epilogue { bias: Some(bias.as_ptr() as u64), then: Follows::Relu },
+        epilogue: Epilogue { bias: Some(bias.as_ptr() as u64), then: Follows::Relu, apart: 0 },
         ..product
     };
     let waits = Cell::new(0);
@@ -336,7 +337,7 @@ fn with_columns(columns: usize, products: &mut Products, then: Follows, biased: 
         batches: 1,
         sums: Sums::Exact,
         adds: None,
-        epilogue: Epilogue { bias: biased.then_some(bias.as_ptr() as u64), then },
+        epilogue: Epilogue { bias: biased.then_some(bias.as_ptr() as u64), then, apart: 0 },
     };
     let mut room = vec![0u64; 1024];
     let workspace = Workspace { address: room.as_mut_ptr() as u64, bytes: 8192 };
@@ -395,7 +396,7 @@ fn epilogues_equal_loops() {
 fn an_epilogue_that_is_none_is_an_error() {
     let mut products = products();
     let (product, _, _) = run(&mut products, Case { batches: 1, ..CASE }, &KernelChoices::default());
-    let asked = |bias, then| MatrixProduct { epilogue: Epilogue { bias, then }, ..product };
+    let asked = |bias, then| MatrixProduct { epilogue: Epilogue { bias, then, apart: 0 }, ..product };
     let bits = Bits::of(1024, 5);
     for wrong in [
         asked(Some(1024), Follows::ReluGrad(bits)),

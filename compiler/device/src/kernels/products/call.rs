@@ -1,0 +1,92 @@
+//! The call of products that share a factor.
+
+use super::super::call::{CallWork, KernelCall, SpacedTensors};
+use super::super::fold::FoldCall;
+use super::super::map::MapCall;
+use super::super::product::FactorDigits;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Products of one shape that share a factor. Operands: the shared factor, the other factor of each, and of biases first the vectors that are added, then the
+/// buffers that these were made of. Results: each product, then the sums of each. Matrices lie one after the other, without gaps between their rows, and
+/// those of the products at equal distances, so that a library computes all as one product with batches.
+#[derive(Clone, Debug)]
+pub struct ProductsCall {
+    /// Number of products.
+    pub count: usize,
+    /// Rows and columns of each, and how many elements it sums.
+    pub sizes: [usize; 3],
+    /// Whether they share the left factor.
+    pub shares_left: bool,
+    /// Whether the left and the right factors lie by columns.
+    pub by_columns: [bool; 2],
+    /// Digits of the factors.
+    pub digits: FactorDigits,
+    /// What each does besides.
+    pub beside: BesideProducts,
+}
+
+/// An epilogue of each product, with the kernel that computes those of all alone if the library cannot fuse them: an element for each product.
+#[derive(Clone, Debug)]
+pub enum BesideProducts {
+    /// None.
+    Nothing,
+    /// A bias along the columns.
+    Bias {
+        /// Kernel of the biases alone.
+        map: Arc<[MapCall]>,
+        /// Index of the product among the two operands of each.
+        at: usize,
+    },
+    /// Sums of the factor that is not shared over what the product sums.
+    Sums {
+        /// Kernel of the sums alone.
+        fold: Arc<[FoldCall]>,
+    },
+}
+
+impl ProductsCall {
+    /// The operands that are factors of one product each.
+    pub fn own(&self) -> Range<usize> {
+        1..1 + self.count
+    }
+
+    /// The operands that are vectors of the biases; none without.
+    pub fn vectors(&self) -> Range<usize> {
+        let many = if matches!(self.beside, BesideProducts::Bias { .. }) { self.count } else { 0 };
+        1 + self.count..1 + self.count + many
+    }
+
+    /// Rows and columns of the left and of the right factor.
+    pub fn factors(&self) -> [[usize; 2]; 2] {
+        let [rows, columns, summed] = self.sizes;
+        [[rows, summed], [summed, columns]]
+    }
+}
+
+impl KernelCall for ProductsCall {
+    const NAME: &'static str = "products";
+
+    fn name(&self) -> &'static str {
+        self.digits.name(Self::NAME, "products_tf32")
+    }
+
+    fn spaced(&self) -> Vec<SpacedTensors> {
+        let mut all = vec![SpacedTensors::Reads(self.own()), SpacedTensors::Writes(0..self.count)];
+        match self.beside {
+            BesideProducts::Nothing => {}
+            BesideProducts::Bias { .. } => all.push(SpacedTensors::Reads(self.vectors())),
+            BesideProducts::Sums { .. } => all.push(SpacedTensors::Writes(self.count..2 * self.count)),
+        }
+        all
+    }
+
+    fn work(&self) -> CallWork {
+        let sums = matches!(self.beside, BesideProducts::Sums { .. });
+        CallWork {
+            joined: true,
+            summed: sums.then_some(usize::from(self.shares_left)),
+            ..CallWork::default()
+        }
+    }
+}
