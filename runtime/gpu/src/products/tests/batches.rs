@@ -1,19 +1,6 @@
 //! Products with batches that share a factor, each with its own bias or sums, against loops.
 
 use super::*;
-use crate::built;
-use crate::load::Paths;
-
-fn products() -> Products {
-    #[expect(unsafe_code, reason = "our own library, without initializers; the function has that type")]
-    // SAFETY: as said.
-    unsafe {
-        let opened = std::mem::ManuallyDrop::new(libloading::Library::new(built::library()).unwrap());
-        opened.get::<extern "C" fn()>(b"fakeTakesHostMemory").unwrap()();
-    }
-    Products::open(&Paths::all(built::library())).unwrap()
-}
-
 /// Small integers, whose sums of products are exact.
 fn numbers(seed: usize, n: usize) -> Vec<f32> {
     (0..n).map(|i| ((i * 7 + seed * 5) % 11) as f32 - 5.0).collect()
@@ -44,7 +31,7 @@ fn computed(sums: bool, apart: usize) -> Result<[Vec<f32>; 2], ProductError> {
         batches: BATCHES,
         sums: Sums::Exact,
         epilogue: Epilogue { bias, then, apart },
-        adds: false,
+        adds: None,
     };
     let workspace = Workspace { address: 0, bytes: 0 };
     #[expect(unsafe_code, reason = "memory of this function: without a stream the stand-in computes at once")]

@@ -1,5 +1,6 @@
 //! Products against loops, through the stand-in for cuBLASLt.
 
+mod batches;
 mod parts;
 
 use super::*;
