@@ -548,10 +548,11 @@ pub(crate) fn two_record(args: &[&str], within: f64) {
     let apart = native.iter().zip(&recorded).map(far).fold(0.0, f64::max);
     assert!(apart <= within && native.len() == recorded.len(), "{native:?} {recorded:?}");
     assert_eq!(recorded, ordinary);
-    // All steps but the first three, of both; two less where a busy machine broke off the first recording.
+    // All steps but the first three, of both; one less where a state that is not updated in place has its last address in the second rehearsal, two
+    // where a busy machine broke off the first recording.
     let launches = logged(&log).iter().filter(|l| l.0 == "graph").count();
     let most = native.len() - 3;
-    assert!([2 * most, 2 * (most - 2)].contains(&launches), "{launches}: {native:?}");
+    assert!([most, most - 1, most - 2].map(|each| 2 * each).contains(&launches), "{launches}: {native:?}");
 }
 
 #[cfg(feature = "mpi")]
