@@ -288,7 +288,7 @@ fn the_graphs_of_a_device_are_shown() {
     assert_eq!((code, err.as_str()), (0, ""));
     assert!(first.starts_with("rank 0 of 4 on cpu: "), "{first}");
     // Products and kernels by name, and collectives between them.
-    for part in [" product [", " reduce [", " map [", "all_reduce sum b"] {
+    for part in [" matmul [", " reduce [", " map [", "all_reduce sum b"] {
         assert!(first.contains(part), "{part}: {first}");
     }
     let (_, last, _) = graphs("3");

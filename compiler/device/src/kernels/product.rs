@@ -130,12 +130,12 @@ impl BesideProduct {
 const ADDED: usize = 2;
 
 impl KernelCall for ProductCall {
-    const NAME: &'static str = "product";
+    const NAME: &'static str = "matmul_fused";
 
     fn name(&self) -> &'static str {
         match self.beside.adds() {
-            true => self.digits.name("product_added", "product_added_tf32"),
-            false => self.digits.name(Self::NAME, "product_tf32"),
+            true => self.digits.name("matmul_added", "matmul_added_tf32"),
+            false => self.digits.name(Self::NAME, "matmul_fused_tf32"),
         }
     }
 

@@ -34,7 +34,7 @@ b: buffer of the plan, i: indices, k: constant, t: temporary, *: ends, @: place 
 b0 f32[4, 3] = x
 b1 f32[3, 3] = w
 
-0 product [0 contract of product, line 10] b0 f32[4, 3], b1 f32[3, 3] -> b2 f32[4, 3] | 84 + 48 bytes, 72 flops
+0 matmul [0 contract of product, line 10] b0 f32[4, 3], b1 f32[3, 3] -> b2 f32[4, 3] | 84 + 48 bytes, 72 flops
 1 all_reduce [1 all_reduce of sum, line 11] of ranks [0, 1]
     all_reduce sum b2* f32[4, 3] -> b3 f32[4, 3]
 2 map [2 map of twice, line 12] b3* f32[4, 3] -> b4 f32[4, 3] | 48 + 48 bytes, 12 flops

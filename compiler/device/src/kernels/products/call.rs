@@ -65,10 +65,10 @@ impl ProductsCall {
 }
 
 impl KernelCall for ProductsCall {
-    const NAME: &'static str = "products";
+    const NAME: &'static str = "matmuls";
 
     fn name(&self) -> &'static str {
-        self.digits.name(Self::NAME, "products_tf32")
+        self.digits.name(Self::NAME, "matmuls_tf32")
     }
 
     fn spaced(&self) -> Vec<SpacedTensors> {
