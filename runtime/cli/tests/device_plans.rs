@@ -8,7 +8,16 @@ fn the_launches_of_a_gpu_are_shown_where_there_is_none() {
     let (code, text, err) = run(&[&of[..], &["--emit", "device"]].concat());
     assert_eq!((code, err.as_str()), (0, ""));
     assert!(text.starts_with("rank 0 of 1 on cuda: "), "{text}");
-    for part in [" rows [", " attention [", " matmul_fused [", " matmuls [", " look_up [", " burn [", " | in place", " @"] {
+    for part in [
+        " rows [",
+        " attention [",
+        " matmul_fused [",
+        " matmuls [",
+        " look_up [",
+        " burn [",
+        " | in place",
+        " @",
+    ] {
         assert!(text.contains(part), "{part}: {text}");
     }
     let (_, json, _) = run(&[&of[..], &["--emit", "device", "--format", "json"]].concat());

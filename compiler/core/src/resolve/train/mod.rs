@@ -1,7 +1,7 @@
 //! The `train` block.
 
-pub(super) mod optimizer;
 pub(super) mod learning_rate;
+pub(super) mod optimizer;
 pub(super) mod trained;
 
 use super::call::args::Slot;
