@@ -67,7 +67,7 @@ fn joined(d: &mut Decisions) -> impl Iterator<Item = &mut FusedGroup> {
 }
 
 /// For each pass, faults that it could make.
-const FAULTS: [(&str, &str, Fault); 25] = [
+const FAULTS: [(&str, &str, Fault); 26] = [
     ("rounded_factors", "a buffer of other numbers is taken for rounded", |d, uses, at| {
         let all = (0..uses.plan.buffers.len()).map(|b| BufId(b as u32));
         // Those of programs that round something.
