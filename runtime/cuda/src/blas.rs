@@ -185,7 +185,7 @@ pub(super) fn fused(
     computes
 }
 
-/// What a product is added to, as its result lies: itself, or a copy in the memory of the result.
+/// The value that a product is added to, as its result lies: itself, or a copy in the memory of the result.
 fn beside(added: CubeTensor, out: &CubeTensor) -> CubeTensor {
     let lies = |t: &CubeTensor| -> Vec<(usize, usize)> {
         let dims = t.meta.shape.iter().copied().zip(t.meta.strides.iter().copied());
@@ -226,7 +226,7 @@ pub(super) struct ProductTensors {
     pub(super) vector: Option<CubeTensor>,
     /// Bits of the elements that a `relu` let through, or the operand of a `gelu`.
     pub(super) aux: Option<CubeTensor>,
-    /// What the product is added to.
+    /// The value that the product is added to.
     pub(super) added: Option<CubeTensor>,
 }
 

@@ -3,11 +3,12 @@
 use super::lower::Lower;
 use crate::error::LoweringError;
 use crate::kernels::fold::FoldCall;
+use crate::kernels::map::MapCall;
 use crate::kernels::product::{BesideProduct, FactorDigits, ProductCall, relu_bits};
 use crate::lowering::contraction::{Contraction, MatrixProduct, contraction};
 use crate::lowering::graph::Val;
 use crate::lowering::local::Local;
-use crate::passes::epilogues::{Epilogue, EpilogueKind};
+use crate::passes::epilogues::{Epilogue, EpilogueKind, SummedBeside};
 use crate::slot::TensorSlot;
 use crate::stored::{extents, stored_as};
 use burn_backend::DType as BurnType;
@@ -210,27 +211,37 @@ impl Lower<'_> {
                 (vec![made.clone(), out], None, BesideProduct::FactorSums { right, fold })
             }
             EpilogueKind::Adds { product, sums } => {
-                let Some((map, at)) = map(product) else { return Ok(None) };
-                let value = &reads[1 - product];
+                let (Some(map), value) = (map(product), &reads[1 - product]) else { return Ok(None) };
                 if !alike(value) || value.dtype != out.dtype {
                     return Ok(None);
                 }
-                let (mut written, mut summed) = (vec![out], None);
-                if let Some(sums) = sums {
-                    let known = (matrices, [rows, columns], written[0].dtype);
-                    let Some((right, fold, out)) = self.factor_sums(sums.step, sums.factor, known)? else {
-                        return Ok(None);
-                    };
-                    written.push(out);
-                    summed = Some((right, fold));
-                }
-                (written, None, BesideProduct::Adds { map, at, sums: summed })
+                return self.sum(out, map, sums, (matrices, [rows, columns]));
             }
         }))
     }
 
-    /// Whether a step sums the right factor of a matmul, whose result has that dtype, with its kernel and its result; none if the matmul
-    /// cannot do it.
+    /// A sum of a matmul and a value, with sums of a factor beside if there are any.
+    fn sum(
+        &self,
+        out: Local,
+        (map, at): (Arc<[MapCall]>, usize),
+        sums: Option<SummedBeside>,
+        (matrices, dims): (&MatrixProduct, [Vec<Dim>; 2]),
+    ) -> Result<Option<BesideSteps>, LoweringError> {
+        let (mut written, mut summed) = (vec![out], None);
+        if let Some(sums) = sums {
+            let known = (matrices, dims, written[0].dtype);
+            let Some((right, fold, out)) = self.factor_sums(sums.step, sums.factor, known)? else {
+                return Ok(None);
+            };
+            written.push(out);
+            summed = Some((right, fold));
+        }
+        Ok(Some((written, None, BesideProduct::Adds { map, at, sums: summed })))
+    }
+
+    /// Sums of a factor by a step: whether the factor is the right one of its matmul, whose result has that dtype, the kernel, and the result; none if
+    /// the matmul cannot do it.
     fn factor_sums(
         &self,
         step: usize,

@@ -77,7 +77,7 @@ impl<'a> DefUse<'a> {
         self.ends.get(&buf).is_none_or(|end| *end <= from || *end >= to)
     }
 
-    /// Whether the lifetime of a buffer ends with a step.
+    /// True if the lifetime of a buffer ends with a step.
     pub fn ends_with(&self, buf: BufId, step: usize) -> bool {
         self.ends.get(&buf) == Some(&step)
     }

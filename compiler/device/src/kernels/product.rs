@@ -110,7 +110,7 @@ pub enum BesideProduct {
 }
 
 impl BesideProduct {
-    /// Whether a factor is summed beside; if so, whether it is the right one.
+    /// The factor that is summed beside: true if it is the right one; none if neither is.
     pub fn summed(&self) -> Option<bool> {
         match self {
             BesideProduct::FactorSums { right, .. } | BesideProduct::Adds { sums: Some((right, _)), .. } => {
@@ -120,7 +120,7 @@ impl BesideProduct {
         }
     }
 
-    /// Whether the matmul is added to an operand.
+    /// True if the matmul is added to an operand.
     pub fn adds(&self) -> bool {
         matches!(self, BesideProduct::Adds { .. })
     }

@@ -130,7 +130,12 @@ fn product_in_parts(
     let out = Spaced::new(made, [rows, columns], Order::Rows, 7);
     let beside = Spaced::new(made, [rows, columns], Order::Rows, 11);
     let bias = Spaced::new(made, [1, columns.max(rows)], Order::Rows, 13);
-    let [value, measured] = [17, 19].map(|seed| Spaced::new(made, [rows, columns], Order::Rows, seed));
+    let [beyond, measured] = [17, 19].map(|seed| Spaced::new(made, [rows, columns], Order::Rows, seed));
+    let (added, value) = match adds {
+        Adds::Nothing => (None, vec![0.0; rows * columns]),
+        Adds::Itself => (Some(out.matrix.address), out.values.clone()),
+        Adds::Beside => (Some(beyond.matrix.address), beyond.values.clone()),
+    };
     let bits = vec![0u128; rows * columns.div_ceil(128)];
     let bits = Bits::of(bits.as_ptr() as u64, columns);
     let gelu_fits = out.matrix.leading.is_multiple_of(8);
@@ -152,20 +157,17 @@ fn product_in_parts(
         batches: 1,
         sums: Sums::Exact,
         epilogue: Epilogue { bias: biased.then_some(bias.matrix.address), then, apart: 0 },
-        adds: match adds {
-            Adds::Nothing => None,
-            Adds::Itself => Some(out.matrix.address),
-            Adds::Beside => Some(value.matrix.address),
-        },
+        adds: added,
     };
-    let room_of_result = Some(measured.matrix.address);
     let case = format!("{rows} x {terms} x {columns} {orders:?} {element} {made} {then:?} {adds:?}");
     let mut room = vec![0u64; 1024];
     let workspace = Workspace { address: room.as_mut_ptr() as u64, bytes: 8192 };
     #[expect(unsafe_code, reason = "memory of this function")]
     // SAFETY: as said.
-    unsafe { tuned.multiply(&product, (workspace, room_of_result), std::ptr::null_mut(), || Ok(())) }
-        .expect(&case);
+    unsafe {
+        tuned.multiply(&product, (workspace, Some(measured.matrix.address)), std::ptr::null_mut(), || Ok(()))
+    }
+    .expect(&case);
     let bound = match made {
         MatrixElement::BF16 => 1.0 / 128.0,
         MatrixElement::F16 => 1.0 / 1024.0,
@@ -177,11 +179,7 @@ fn product_in_parts(
     for i in 0..rows {
         for j in 0..columns {
             let term = |k: usize| left.values[i * terms + k] * right.values[k * columns + j];
-            let added = match adds {
-                Adds::Nothing => 0.0,
-                Adds::Itself => out.values[i * columns + j],
-                Adds::Beside => value.values[i * columns + j],
-            };
+            let added = value[i * columns + j];
             let largest = (0..terms).map(|k| term(k).abs()).sum::<f64>() + added.abs();
             let sum = (0..terms).map(term).sum::<f64>() + added + if biased { bias.values[j] } else { 0.0 };
             let slope = |x: f64| (gelu(x + 1e-4) - gelu(x - 1e-4)) / 2e-4;
@@ -199,9 +197,7 @@ fn product_in_parts(
         Follows::RightSums(_) => {
             (0..columns).map(|j| (0..terms).map(|k| right.values[k * columns + j]).sum()).collect()
         }
-        Follows::LeftSums(_) => {
-            (0..rows).map(|i| (0..terms).map(|k| left.values[i * terms + k]).sum()).collect()
-        }
+        Follows::LeftSums(_) => left.values.chunks(terms).map(|row| row.iter().sum()).collect(),
         _ => return,
     };
     for (found, expected) in bias.loaded().iter().zip(sums) {
