@@ -141,7 +141,7 @@ impl Hand {
             attention_without_kernel: SortedMap::new(),
             arena: Arena::default(),
         };
-        arena_of(&self.plan, &device)
+        arena_of(&self.plan, &device).unwrap()
     }
 }
 
