@@ -1,11 +1,11 @@
 //! The results of a program that have a place in the arena, and their offsets.
 
-use super::lifetimes::{AskedMemory, Lifetime, walk};
+use super::lifetimes::{AskedMemory, Lifetime, Walked, walk};
 use super::packing::{Needed, most, pack};
 use super::spacing::ResultRows;
 use super::{Arena, Spot};
 use crate::kernels::Kernel;
-use crate::launch::{DevicePlan, LaunchKind};
+use crate::launch::{DevicePlan, Launch, LaunchKind};
 use crate::slot::LaunchId;
 use meshwright_plan::Plan;
 use meshwright_sorted::{SortedMap, SortedSet};
@@ -15,14 +15,8 @@ use meshwright_sorted::{SortedMap, SortedSet};
 /// # Errors
 /// The launches whose tensors cannot lie at equal distances.
 pub fn arena_of(plan: &Plan, device: &DevicePlan) -> Result<Arena, SortedSet<LaunchId>> {
-    let walked = walk(plan, device);
-    let mut all = ArenaLayout { made: walked.made, ..ArenaLayout::default() };
-    let uneven: SortedSet<LaunchId> = walked
-        .spaced
-        .into_iter()
-        .filter(|(_, of)| !all.lie_evenly(of.as_deref()))
-        .map(|(id, _)| id)
-        .collect();
+    let mut walked = walk(plan, device);
+    let (mut all, uneven) = ArenaLayout::of(&mut walked);
     if !uneven.is_empty() {
         return Err(uneven);
     }
@@ -41,6 +35,16 @@ pub fn arena_of(plan: &Plan, device: &DevicePlan) -> Result<Arena, SortedSet<Lau
     Ok(Arena { bytes, spots, of, in_place: updates.collect(), fullest })
 }
 
+/// The launches whose tensors cannot lie at equal distances, without places for any.
+pub(crate) fn uneven(plan: &Plan, device: &DevicePlan) -> SortedSet<LaunchId> {
+    let spaced =
+        |launch: &Launch| matches!(&launch.kind, LaunchKind::Kernel(kernel) if !kernel.spaced().is_empty());
+    match device.target.has_arena() && device.launches.iter().any(spaced) {
+        true => ArenaLayout::of(&mut walk(plan, device)).1,
+        false => SortedSet::new(),
+    }
+}
+
 /// The results that need a place of their own.
 #[derive(Default)]
 struct ArenaLayout {
@@ -53,6 +57,14 @@ struct ArenaLayout {
 }
 
 impl ArenaLayout {
+    /// The results of a run with the rows that they lie in, and the launches for which they cannot.
+    fn of(walked: &mut Walked) -> (ArenaLayout, SortedSet<LaunchId>) {
+        let mut all = ArenaLayout { made: std::mem::take(&mut walked.made), ..ArenaLayout::default() };
+        let spaced = walked.spaced.iter().filter(|(_, of)| !all.lie_evenly(of.as_deref()));
+        let uneven = spaced.map(|(id, _)| *id).collect();
+        (all, uneven)
+    }
+
     /// The tensor of which a result is a part in the end, and the first byte; none if it outlives the run, and so has
     /// no place.
     fn root(&self, number: usize) -> Option<(usize, u64)> {

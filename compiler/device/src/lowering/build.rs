@@ -1,7 +1,7 @@
 //! From a Plan to the launches of one device, and the collectives and loops between them.
 
 use crate::arena::Arena;
-use crate::arena::layout::arena_of;
+use crate::arena::layout::{arena_of, uneven};
 use crate::collective::Prepared;
 use crate::collective::lower::{Arrival, pack, unpack};
 use crate::decisions::decide::decide;
@@ -75,7 +75,15 @@ pub fn compile(plan: &Plan, rank: usize, target: Target) -> Result<DevicePlan, C
 /// # Errors
 /// As for [`compile`].
 pub fn compile_launches(plan: &Plan, rank: usize, target: Target) -> Result<DevicePlan, CompileError> {
-    launches((plan, rank, target), &SortedSet::new(), false)
+    let mut apart = SortedSet::new();
+    loop {
+        let device = launches((plan, rank, target), &apart, false)?;
+        let uneven = uneven(plan, &device);
+        if uneven.is_empty() {
+            return Ok(device);
+        }
+        apart.extend(uneven.iter().map(|id| device.launches[*id].step));
+    }
 }
 
 /// The launches, without groups that run at the steps `apart`.
