@@ -70,7 +70,7 @@ impl ProductsRun<'_> {
                 (Some(batches(all, [1, length], ([length, 1], apart))), apart)
             }
         };
-        let tensors = ProductTensors { left, right, out, vector, aux: None };
+        let tensors = ProductTensors { left, right, out, vector, aux: None, added: None };
         blas::batched(gpu.index, call.digits, (then, apart), tensors).then_some(made)
     }
 
