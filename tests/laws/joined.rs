@@ -28,10 +28,12 @@ fn equations([rows, columns, hidden, out]: [usize; 4]) -> (Graph, Bound, Vec<(&'
     let layers: Vec<Id> = weights
         .into_iter()
         .zip(biases)
-        .map(|(w, b)| {
+        .enumerate()
+        .map(|(n, (w, b))| {
             let w = g.scaled(w, 0.5);
             let product = g.contract_to(&[x, w], &[r, h]);
-            g.sum_of(&[product, b])
+            // A sum in the other order is another form.
+            g.sum_of(&if n == 1 && rows % 2 == 0 { [b, product] } else { [product, b] })
         })
         .collect();
     let mut each = |of: &dyn Fn(&mut Graph, Id) -> Id| {

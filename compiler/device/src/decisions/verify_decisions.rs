@@ -216,6 +216,10 @@ fn products_match(uses: &DefUse<'_>, decisions: &Decisions) -> Result<(), Proble
             let made = step.writes.first().map(|o| o.buf);
             let biased =
                 group.steps.iter().map(|at| &steps[*at]).find(|s| made.is_some_and(|m| s.reads_buf(m)));
+            let bias = biased.and_then(|s| s.reads.iter().map(|o| o.buf).find(|buf| Some(*buf) != made));
+            if bias.is_some() && bias != of(reads, 1 + call.count + n) {
+                return wrong("have other biases than their steps");
+            }
             let made = biased.map_or(made, |s| s.writes.first().map(|o| o.buf));
             if made != of(writes, n) {
                 return wrong("have other results than their steps");

@@ -59,7 +59,7 @@ pub fn compile(plan: &Plan, rank: usize, target: Target) -> Result<DevicePlan, C
                 Ok(arena) => device.arena = arena,
                 // What cannot lie at equal distances is not one launch.
                 Err(uneven) => {
-                    apart.extend(uneven.iter().map(|id| device.launches[*id].step));
+                    part(&mut apart, &device, &uneven)?;
                     continue;
                 }
             }
@@ -82,8 +82,23 @@ pub fn compile_launches(plan: &Plan, rank: usize, target: Target) -> Result<Devi
         if uneven.is_empty() {
             return Ok(device);
         }
-        apart.extend(uneven.iter().map(|id| device.launches[*id].step));
+        part(&mut apart, &device, &uneven)?;
     }
+}
+
+/// Adds the steps of launches whose tensors cannot lie at equal distances to those that run apart.
+fn part(
+    apart: &mut SortedSet<usize>,
+    device: &DevicePlan,
+    uneven: &SortedSet<LaunchId>,
+) -> Result<(), CompileError> {
+    let known = apart.len();
+    apart.extend(uneven.iter().map(|id| device.launches[*id].step));
+    // A launch that comes again would come for ever.
+    let problem = || LoweringError::Plan("products that run apart are one launch".into());
+    let failed =
+        || CompileError { step: uneven.iter().next().map(|id| device.launches[*id].step), source: problem() };
+    if apart.len() > known { Ok(()) } else { Err(failed()) }
 }
 
 /// The launches, without groups that run at the steps `apart`.

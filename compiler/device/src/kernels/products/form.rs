@@ -37,7 +37,8 @@ pub(crate) struct ProductForm {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum BesideForm {
     Nothing,
-    Bias(DType),
+    /// The dtype of the bias, and the index of the product among the two operands of the sum.
+    Bias(DType, usize),
     /// Whether it sums the right factor.
     Sums(bool),
 }
@@ -115,11 +116,11 @@ impl Lowering<'_> {
     fn beside_form(&self, epilogue: &Epilogue, (made, swapped): (&Local, bool)) -> Option<BesideForm> {
         let other = &self.context.plan.steps[epilogue.other];
         match epilogue.does {
-            EpilogueKind::Map { function: ProductFunction::Identity, bias: Some(bias), .. } => {
+            EpilogueKind::Map { function: ProductFunction::Identity, bias: Some(bias), product } => {
                 let (bias, out) =
                     (self.local(&other.reads[bias]).ok()?, self.local(other.writes.first()?).ok()?);
                 let same = out.dtype == made.dtype && epilogue.before.is_empty();
-                same.then_some(BesideForm::Bias(bias.dtype))
+                same.then_some(BesideForm::Bias(bias.dtype, product))
             }
             EpilogueKind::FactorSums { factor } => Some(BesideForm::Sums((factor == 1) != swapped)),
             _ => None,
@@ -140,7 +141,6 @@ impl Lowering<'_> {
             reads.push(self.local(&of.factors[own])?);
         }
         let (mut writes, mut sums, mut maps, mut folds) = (vec![], vec![], vec![], vec![]);
-        let mut at = 0;
         for of in all {
             let made = self.local(&plan.steps[of.product].writes[0])?;
             let Some(Epilogue { other, does, .. }) = &of.epilogue else {
@@ -149,8 +149,7 @@ impl Lowering<'_> {
             };
             let step = &plan.steps[*other];
             let out = self.local(&step.writes[0])?;
-            if let EpilogueKind::Map { product, bias: Some(bias), .. } = does {
-                at = *product;
+            if let EpilogueKind::Map { bias: Some(bias), .. } = does {
                 reads.push(self.local(&step.reads[*bias])?);
                 writes.push(out);
                 maps.extend(self.own_map_call(step)?);
@@ -161,7 +160,7 @@ impl Lowering<'_> {
             }
         }
         writes.extend(sums);
-        let Some(beside) = beside(form, (maps, at), folds, all.len()) else { return Ok(None) };
+        let Some(beside) = beside(form, maps, folds, all.len()) else { return Ok(None) };
         let call = ProductsCall {
             count: all.len(),
             sizes: form.sizes,
@@ -204,13 +203,15 @@ fn cast(bias: &Local, to: DType) -> Option<MapCall> {
 /// Epilogues of all; none where no kernel could do it alone.
 fn beside(
     form: &ProductForm,
-    (maps, at): (Vec<MapCall>, usize),
+    maps: Vec<MapCall>,
     folds: Vec<FoldCall>,
     count: usize,
 ) -> Option<BesideProducts> {
     match form.beside {
         BesideForm::Nothing => Some(BesideProducts::Nothing),
-        BesideForm::Bias(_) => (maps.len() == count).then(|| BesideProducts::Bias { map: maps.into(), at }),
+        BesideForm::Bias(_, at) => {
+            (maps.len() == count).then(|| BesideProducts::Bias { map: maps.into(), at })
+        }
         BesideForm::Sums(_) => (folds.len() == count).then(|| BesideProducts::Sums { fold: folds.into() }),
     }
 }

@@ -16,6 +16,9 @@ use meshwright_sorted::SortedSet;
 /// Longest span of a group, in steps of the Plan.
 const FARTHEST: usize = 64;
 
+/// Most products of a group: what each reads and writes is live at once.
+const MOST: usize = 4;
+
 /// The groups of the pass on a device.
 pub(crate) fn groups(lowering: &Lowering<'_>) -> Vec<FusedGroup> {
     if !lowering.graph.target.joined_products {
@@ -26,7 +29,7 @@ pub(crate) fn groups(lowering: &Lowering<'_>) -> Vec<FusedGroup> {
     let order = StepOrder::of(&lowering.uses, fused, inlined, lowering.graph.target.maps);
     let taken = (residuals, masks, fused, inlined);
     let epilogues = Epilogues::of(&lowering.uses, taken, &order, |e| lowering.has_epilogue(e));
-    let finder = JoinFinder { lowering };
+    let mut finder = JoinFinder { lowering, found: vec![] };
     let steps = lowering.context.plan.steps.iter().enumerate();
     let contracts = steps.filter(|(_, step)| matches!(step.prim, Prim::Contract)).map(|(at, _)| at);
     let free = |at: &usize| !epilogues.moved.contains_key(at) && !finder.is_taken(*at);
@@ -44,6 +47,8 @@ pub(crate) fn groups(lowering: &Lowering<'_>) -> Vec<FusedGroup> {
             continue;
         };
         used.extend(members);
+        let moved = finder.moved(&group.steps, &group.after);
+        finder.found.push(moved);
         all.push(group);
     }
     all.retain(|group| !lowering.apart.contains(&group.last()));
@@ -52,6 +57,25 @@ pub(crate) fn groups(lowering: &Lowering<'_>) -> Vec<FusedGroup> {
 
 struct JoinFinder<'l, 'a> {
     lowering: &'l Lowering<'a>,
+    found: Vec<MovedSteps>,
+}
+
+/// The steps that run at the position of the last product of a group, and their buffers.
+struct MovedSteps {
+    steps: SortedSet<usize>,
+    last: usize,
+    reads: SortedSet<BufId>,
+    writes: SortedSet<BufId>,
+}
+
+impl MovedSteps {
+    /// Whether both can be: a step is in one of them, and what one reads of the other is there.
+    fn agrees(&self, other: &MovedSteps) -> bool {
+        let disjoint = |a: &SortedSet<BufId>, b: &SortedSet<BufId>| a.iter().all(|buf| !b.contains(buf));
+        self.steps.iter().all(|at| !other.steps.contains(at))
+            && (self.last > other.last || disjoint(&self.reads, &other.writes))
+            && (other.last > self.last || disjoint(&other.reads, &self.writes))
+    }
 }
 
 impl JoinFinder<'_, '_> {
@@ -88,6 +112,9 @@ impl JoinFinder<'_, '_> {
         }
         let (mut members, mut after) = (vec![first.clone()], vec![]);
         for other in others.filter(|p| fits(p) && made(p)) {
+            if members.len() == MOST {
+                break;
+            }
             if members.iter().any(|m| m.factors[own].buf == other.factors[own].buf) {
                 continue;
             }
@@ -167,10 +194,22 @@ impl JoinFinder<'_, '_> {
             late.extend(step.writes.iter().map(|o| o.buf));
             held.extend(step.reads.iter().map(|o| o.buf));
         }
-        Some(after)
+        let moved = self.moved(&steps, &after);
+        let mut near = self.found.iter().rev().filter(|other| other.last >= first);
+        near.all(|other| moved.agrees(other)).then_some(after)
     }
 
-    /// Whether delaying a step costs nothing.
+    /// What runs at the position of the last product: the steps of a group, and those behind it.
+    fn moved(&self, group: &[usize], after: &[usize]) -> MovedSteps {
+        let steps: SortedSet<usize> = group.iter().chain(after).copied().collect();
+        let operands = |of: fn(&Step) -> &[Operand]| -> SortedSet<BufId> {
+            steps.iter().flat_map(|at| of(self.step(*at))).map(|o| o.buf).collect()
+        };
+        let (reads, writes) = (operands(|s| &s.reads), operands(|s| &s.writes));
+        MovedSteps { last: group.last().copied().unwrap_or(0), reads, writes, steps }
+    }
+
+    /// Whether a step only moves or converts a value, and may be delayed.
     fn waits(&self, step: &Step) -> bool {
         let moves = matches!(
             step.prim,

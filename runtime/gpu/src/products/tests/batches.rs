@@ -1,6 +1,7 @@
 //! Products with batches that share a factor, each with its own bias or sums, against loops.
 
 use super::*;
+
 /// Small integers, whose sums of products are exact.
 fn numbers(seed: usize, n: usize) -> Vec<f32> {
     (0..n).map(|i| ((i * 7 + seed * 5) % 11) as f32 - 5.0).collect()
