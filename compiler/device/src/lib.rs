@@ -30,4 +30,4 @@ pub mod view;
 
 pub use error::{CompileError, KernelError, LoweringError};
 pub use launch::DevicePlan;
-pub use lowering::build::{compile, compile_launches};
+pub use lowering::compile::{compile, compile_launches};

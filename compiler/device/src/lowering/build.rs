@@ -1,7 +1,6 @@
 //! From a Plan to the launches of one device, and the collectives and loops between them.
 
 use crate::arena::Arena;
-use crate::arena::layout::{arena_of, uneven};
 use crate::collective::Prepared;
 use crate::collective::lower::{Arrival, pack, unpack};
 use crate::decisions::decide::decide;
@@ -20,7 +19,6 @@ use crate::passes::epilogues::EpilogueKind;
 use crate::slot::{LaunchId, TensorSlot};
 use crate::target::Target;
 use crate::turns::{self, Carried};
-use crate::verify::verify;
 use burn_ir::GraphIr;
 use meshwright_plan::{Axis, BufId, Collective, Dim, Extent, IdVec, Operand, Plan, Prim, Step, StepLoop};
 use meshwright_sorted::{SortedMap, SortedSet};
@@ -46,63 +44,8 @@ pub(super) struct OpenLoop {
 /// Most steps of an operation, and most tensors: addresses of tensors are arguments of a kernel, which has room for 4 KiB of them.
 const MOST_IN_GROUP: (usize, usize) = (32, 256);
 
-/// Compiles a Plan for the device of that rank.
-///
-/// # Errors
-/// If the Plan contradicts itself, or a step cannot be lowered; the error names the step.
-pub fn compile(plan: &Plan, rank: usize, target: Target) -> Result<DevicePlan, CompileError> {
-    let mut apart = SortedSet::new();
-    loop {
-        let mut device = launches((plan, rank, target), &apart, true)?;
-        if target.has_arena() {
-            match arena_of(plan, &device) {
-                Ok(arena) => device.arena = arena,
-                // What cannot lie at equal distances is not one launch.
-                Err(uneven) => {
-                    part(&mut apart, &device, &uneven)?;
-                    continue;
-                }
-            }
-        }
-        let failed = |problem| CompileError { step: None, source: LoweringError::Plan(problem) };
-        verify(plan, &device).map_err(failed)?;
-        return Ok(device);
-    }
-}
-
-/// The launches of a Plan on one device, without places in memory and without verification: a fraction of the time, for estimates.
-///
-/// # Errors
-/// As for [`compile`].
-pub fn compile_launches(plan: &Plan, rank: usize, target: Target) -> Result<DevicePlan, CompileError> {
-    let mut apart = SortedSet::new();
-    loop {
-        let device = launches((plan, rank, target), &apart, false)?;
-        let uneven = uneven(plan, &device);
-        if uneven.is_empty() {
-            return Ok(device);
-        }
-        part(&mut apart, &device, &uneven)?;
-    }
-}
-
-/// Adds the steps of launches whose tensors cannot lie at equal distances to those that run apart.
-fn part(
-    apart: &mut SortedSet<usize>,
-    device: &DevicePlan,
-    uneven: &SortedSet<LaunchId>,
-) -> Result<(), CompileError> {
-    let known = apart.len();
-    apart.extend(uneven.iter().map(|id| device.launches[*id].step));
-    // A launch that comes again would come for ever.
-    let problem = || LoweringError::Plan("products that run apart are one launch".into());
-    let failed =
-        || CompileError { step: uneven.iter().next().map(|id| device.launches[*id].step), source: problem() };
-    if apart.len() > known { Ok(()) } else { Err(failed()) }
-}
-
 /// The launches, without groups that run at the steps `apart`.
-fn launches(
+pub(super) fn launches(
     (plan, rank, target): (&Plan, usize, Target),
     apart: &SortedSet<usize>,
     verified: bool,

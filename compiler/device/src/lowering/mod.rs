@@ -3,6 +3,7 @@
 pub(super) mod build;
 pub(super) mod chunk;
 pub(super) mod chunks;
+pub(super) mod compile;
 pub mod contraction;
 pub(super) mod dispatch;
 pub(super) mod graph;

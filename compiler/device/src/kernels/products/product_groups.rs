@@ -199,7 +199,7 @@ impl JoinFinder<'_, '_> {
         near.all(|other| moved.agrees(other)).then_some(after)
     }
 
-    /// What runs at the position of the last product: the steps of a group, and those behind it.
+    /// The steps of a group and those behind it, which run at the position of the last product.
     fn moved(&self, group: &[usize], after: &[usize]) -> MovedSteps {
         let steps: SortedSet<usize> = group.iter().chain(after).copied().collect();
         let operands = |of: fn(&Step) -> &[Operand]| -> SortedSet<BufId> {
