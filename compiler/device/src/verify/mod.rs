@@ -397,8 +397,11 @@ impl Verifier<'_> {
 
     /// Fails where a stack is read while a value is being made in it.
     fn no_part_is_read(&self, launch: &Launch, read: &[Vec<Stretch>]) -> Result<(), String> {
-        let wrong =
-            |stack: bool, p: &Stretch| self.parts.iter().any(|part| overlap(p, part) && (stack || p != part));
+        // A value that is made in a stack may be read before it is put there, and so may what lies in it, if it is a stack itself.
+        let lies_in = |p: &Stretch, part: &Stretch| part.start <= p.start && p.end <= part.end;
+        let wrong = |stack: bool, p: &Stretch| {
+            self.parts.iter().any(|part| overlap(p, part) && (stack || !lies_in(p, part)))
+        };
         let mut all =
             launch.reads.iter().zip(read).flat_map(|(t, places)| places.iter().map(move |p| (t.id, p)));
         match all.find(|(id, place)| wrong(self.alive.is_stack(*id), place)).map(|(_, place)| place) {
