@@ -301,9 +301,13 @@ impl DeviceProducts {
 
     /// Memory for the measurement of a product that is added to something, if one is due: it repeats the product.
     fn measured(&self, product: &MatrixProduct, out: &CubeTensor) -> Option<Handle> {
-        let products = self.products.lock().unwrap_or_else(PoisonError::into_inner);
+        let wants = {
+            let products = self.products.lock().unwrap_or_else(PoisonError::into_inner);
+            products.wants_beside(product, WORKSPACE_BYTES)
+        };
+        // Memory comes from the thread of the device, which may wait for the products.
         let bytes = product.out.bytes_with_gaps(product.batches) as usize;
-        products.wants_beside(product, WORKSPACE_BYTES).then(|| out.client.empty(bytes))
+        wants.then(|| out.client.empty(bytes))
     }
 
     /// Puts a matmul on its stream: with left, right, out, the workspace, and a vector, a second operand, what it is added to, and memory for a
