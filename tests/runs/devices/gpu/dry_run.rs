@@ -529,9 +529,9 @@ fn images_train_on_kernels_compiled_for_the_host() {
 }
 
 /// Two processes with a GPU each, whose collectives are recorded with the step, between evaluations whose collectives are not: the losses
-/// are those of threads, and recording changes no bit.
+/// are those of threads, and recording changes no bit. A run is rehearsed again while the address of a state differs from the run before.
 #[cfg(feature = "mpi")]
-pub(crate) fn two_record(args: &[&str], within: f64) {
+pub(crate) fn two_record(args: &[&str], within: f64, rehearsals: &[usize]) {
     let (libraries, _alone) = (libraries(), crate::devices::mpirun::alone());
     let args = [args, &["--no-save", "--format", "json", "--peak-flops", "1e12"]].concat();
     let native = losses(command(&[&args[..], &["--device", "cpu"]].concat()));
@@ -548,11 +548,13 @@ pub(crate) fn two_record(args: &[&str], within: f64) {
     let apart = native.iter().zip(&recorded).map(far).fold(0.0, f64::max);
     assert!(apart <= within && native.len() == recorded.len(), "{native:?} {recorded:?}");
     assert_eq!(recorded, ordinary);
-    // All steps but the first three, of both; one less where a state that is not updated in place has its last address in the second rehearsal, two
-    // where a busy machine broke off the first recording.
+    // All steps but the first two and the rehearsals, of both; two less where a busy machine broke off the first recording.
     let launches = logged(&log).iter().filter(|l| l.0 == "graph").count();
-    let most = native.len() - 3;
-    assert!([most, most - 1, most - 2].map(|each| 2 * each).contains(&launches), "{launches}: {native:?}");
+    let fits = |rehearsals: &usize| {
+        let most = native.len() - 2 - rehearsals;
+        [2 * most, 2 * (most - 2)].contains(&launches)
+    };
+    assert!(rehearsals.iter().any(fits), "{launches}: {native:?}");
 }
 
 #[cfg(feature = "mpi")]
@@ -563,7 +565,7 @@ fn two_gpus_record_an_mlp_compiled_for_the_host() {
     let mut args = vec!["train", "mnist_mlp", "--data", &data, "--steps", "9", "--eval-every", "6"];
     args.extend("--dim batch=12 --dim rows=5 --dim cols=4 --dim hidden1=8 --dim hidden2=8".split(' '));
     args.extend(["--mesh", "r=2", "--layout", "batch -> r"]);
-    two_record(&args, 2e-6);
+    two_record(&args, 2e-6, &[1]);
 }
 
 /// Loops whose iterations gather weights ahead and reduce gradients behind.
@@ -573,5 +575,5 @@ fn two_gpus_record_bert_with_split_parameters_compiled_for_the_host() {
     let args = TRAINED_BERT.replace("layers=1", "layers=2");
     let mut args: Vec<&str> = args.split(' ').collect();
     args.extend(["f32", "--mesh", "data=2", "--layout", "zero3"]);
-    two_record(&args, 2e-6);
+    two_record(&args, 2e-6, &[1]);
 }

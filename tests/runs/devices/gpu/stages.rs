@@ -47,6 +47,7 @@ fn two_gpus_record_a_pipeline_compiled_for_the_host() {
         let args = PIPELINED.split(" --peak-flops").next().unwrap_or_default();
         let mut args: Vec<&str> = args.split_whitespace().collect();
         args.extend(["--dim", "layers=4", "--steps", "7", "--mesh", "pipe=2", "--layout", layout]);
-        two_record(&args, 2e-6);
+        // A state may have its last address in the first rehearsal.
+        two_record(&args, 2e-6, &[1, 2]);
     }
 }
