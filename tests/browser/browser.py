@@ -58,8 +58,26 @@ def open_page(driver, path):
 
 
 def settled(driver):
-    """Waits until all charts are drawn as they are to be."""
+    """Waits until all charts are drawn as they are to be, and stand on the screen: before a page's first frame the browser drops input."""
     driver.execute_async_script("page.settled().then(arguments[0])")
+    frames(driver)
+
+
+def frames(driver):
+    """Waits for three frames: what a page does in the next frame, and what follows from it, is done then."""
+    driver.execute_async_script("const done = arguments[0]; requestAnimationFrame(() => requestAnimationFrame(() => requestAnimationFrame(done)))")
+
+
+def click(driver, found):
+    """Clicks on an element with the pointer, again if the click did not arrive: on a busy machine what moves on the page is in its way."""
+    driver.execute_script("arguments[0].addEventListener('click', () => { window.arrived = true; }, { capture: true, once: true })", found)
+    for _ in range(5):
+        driver.execute_script("window.arrived = false; arguments[0].scrollIntoView({ block: 'center', inline: 'center' })", found)
+        frames(driver)
+        found.click()
+        if driver.execute_script("return window.arrived"):
+            return
+    raise AssertionError(f"no click arrives at {found.get_attribute('outerHTML')}")
 
 
 def quiet(driver):
@@ -293,7 +311,7 @@ def theme_of(driver):
 
 def theme(driver):
     """Switches the theme; gives the color of the paper."""
-    driver.find_element(By.ID, "theme").click()
+    click(driver, driver.find_element(By.ID, "theme"))
     settled(driver)
     return driver.execute_script("return getComputedStyle(document.body).backgroundColor")
 

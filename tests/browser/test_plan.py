@@ -7,7 +7,7 @@ import sys
 import time
 from pathlib import Path
 
-from browser import (WIDTHS, browser, can_fail, column, fits, is_drawn, meshwright, on_paper, open_page, points, quiet, resize, said, settled, shot,
+from browser import (WIDTHS, browser, can_fail, click, column, fits, frames, is_drawn, meshwright, on_paper, open_page, points, quiet, resize, said, settled, shot,
                      stands_alone, theme, theme_of)
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.actions.action_builder import ActionBuilder
@@ -74,7 +74,7 @@ def hovered(driver, element):
     """What is shown while the pointer is on an element."""
     driver.execute_script("arguments[0].scrollIntoView({ block: 'center', inline: 'center' })", element)
     # What is shown goes when the page scrolls, which a browser tells with the next frames.
-    driver.execute_async_script("const done = arguments[0]; requestAnimationFrame(() => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    frames(driver)
     tip = driver.find_element(By.ID, "tip")
     for _ in range(5):
         # A pointer that already is where it is to go enters nothing.
@@ -137,11 +137,11 @@ def launches_lead_to_their_steps(driver):
     rows = lambda: driver.find_elements(By.CSS_SELECTOR, "#table-launches tbody tr")
     in_order = [row.text for row in rows()]
     assert len(in_order) > 60 and "over layers" in " ".join(in_order)
-    rows()[-1].find_element(By.CSS_SELECTOR, "button").click()
+    click(driver, rows()[-1].find_element(By.CSS_SELECTOR, "button"))
     launch = plan["launches"][int(in_order[-1].split()[0])]
     assert facts(driver)["step"].startswith(f"{launch['steps'][-1]} of "), facts(driver)
     [button] = [b for b in driver.find_elements(By.CSS_SELECTOR, ".filter button") if b.text == "By bytes"]
-    button.click()
+    click(driver, button)
     most = plan["launches"][int(rows()[0].text.split()[0])]
     times = int(texts(driver, "#table-launches tbody tr:first-child td")[4])
     assert times * (most["read"] + most["written"]) >= max(l["read"] + l["written"] for l in plan["launches"])
@@ -154,20 +154,20 @@ def the_switch_marks_what_differs(driver):
     shown = column(driver, "differences", "change")
     assert [s.split()[1] for s in shown] == [c["change"] for c in changes] and len(changes) == 4
     # Sorting and filtering are those of all tables.
-    driver.find_element(By.XPATH, "//div[@id='table-differences']//th/button[text()='value']").click()
+    click(driver, driver.find_element(By.XPATH, "//div[@id='table-differences']//th/button[text()='value']"))
     values = column(driver, "differences", "value")
     assert values == sorted(values)
     driver.find_element(By.CSS_SELECTOR, "#differences input[type=search]").send_keys("appears")
     assert column(driver, "differences", "value") == ["h2"]
     before = rows(driver, "collective")
     assert sum("none" in label for label in before) == 0
-    driver.find_element(By.XPATH, f"//label[span='{BOTH}']").click()
+    click(driver, driver.find_element(By.XPATH, f"//label[span='{BOTH}']"))
     after = rows(driver, "collective")
     assert len(after) == 2 and [DP + " has none" in label for label in after] == [True, False], after
     assert texts(driver, ".steps .mark") == ["only here", "~"]
     # The same step stays selected, where the other layout has it.
-    row(driver, "h1, contract").click()
-    driver.find_element(By.XPATH, f"//label[span='{DP}']").click()
+    click(driver, row(driver, "h1, contract"))
+    click(driver, driver.find_element(By.XPATH, f"//label[span='{DP}']"))
     assert texts(driver, ".steps [aria-selected=true] .path") == ["h1"]
     assert texts(driver, "#table-totals thead .now") == [DP]
     quiet(driver)
@@ -192,7 +192,7 @@ def the_list_is_gone_through_by_keyboard(driver):
     assert facts(driver)["step"].startswith("0 of")
     assert keys(driver, Keys.END).endswith("B") and driver.execute_script("return document.querySelectorAll('.steps [tabindex=\"0\"]').length") == 1
     box = driver.find_element(By.CSS_SELECTOR, "#moves-only")
-    box.click()
+    click(driver, box)
     assert len(rows(driver, "collective")) == 2 and not rows(driver, "compute")
     driver.find_element(By.CSS_SELECTOR, ".listed input[type=search]").send_keys("h2 all-reduce")
     assert [label.split(",")[0] for label in rows(driver, "collective")] == ["h2", "7 values"]
@@ -208,7 +208,7 @@ def values_are_drawn_on_the_mesh(driver):
     assert any("204,800 bytes" in line for line in hover) and any("line std:nn:" in line for line in hover), hover
     # Of the two rules that stand in one line, the one behind it, by its number.
     assert any("`hidden1` is summed" in line for line in hover) and "rule 2: hidden1 -> c (line 1 of the layout)" in hover, hover
-    at.click()
+    click(driver, at)
     told_of = facts(driver)
     assert told_of["bytes"].startswith("204,800 (200 KiB)") and told_of["because"] == "`hidden1` is summed", told_of
     assert told_of["rule"] == "2: hidden1 -> c (line 1 of the layout)" and told_of["group"] == "2 devices along c, in each of 2 groups", told_of
@@ -216,7 +216,7 @@ def values_are_drawn_on_the_mesh(driver):
     partial = driver.execute_script("return [...document.querySelectorAll('.detail figure')].map(f => f.querySelectorAll('[fill=\"url(#partial)\"]').length)")
     assert partial == [4, 0]
     # A quarter each, by rank: rows of the batch down, columns of the hidden dim across.
-    row(driver, "h1, contract").click()
+    click(driver, row(driver, "h1, contract"))
     last = len(driver.find_elements(By.CSS_SELECTOR, ".detail figure")) - 1
     quarters = [filled(driver, d) for d in devices(driver, last)]
     assert quarters == [[0, 0, 0.5, 0.5], [0.5, 0, 0.5, 0.5], [0, 0.5, 0.5, 0.5], [0.5, 0.5, 0.5, 0.5]], quarters
@@ -226,7 +226,7 @@ def values_are_drawn_on_the_mesh(driver):
     driver.execute_script("arguments[0].focus()", devices(driver, last)[0])
     assert keys(driver, Keys.ARROW_DOWN).startswith("r=1, c=0") and keys(driver, Keys.ARROW_RIGHT).startswith("r=1, c=1")
     # Of a bucket, one value at a time.
-    row(driver, "7 values, all-reduce").click()
+    click(driver, row(driver, "7 values, all-reduce"))
     choice = driver.find_element(By.ID, "part")
     assert len(choice.find_elements(By.TAG_NAME, "option")) == 7
     driver.execute_script("arguments[0].value = '2'; arguments[0].dispatchEvent(new Event('change'))", choice)
@@ -238,10 +238,10 @@ def values_are_drawn_on_the_mesh(driver):
 def charts_can_be_used(driver):
     open_page(driver, made("two.html", *MLP, "--layout", DP, "--layout", BOTH, *MACHINE))
     key = driver.find_element(By.XPATH, "//figure[@id='chart-memory']//div[@class='legend']/button[.='parameters']")
-    key.click()
+    click(driver, key)
     shown = "return page.charts.get('memory').instance.getOption().legend[0].selected"
     assert key.get_attribute("aria-pressed") == "false" and driver.execute_script(shown)["parameters"] is False
-    key.click()
+    click(driver, key)
     assert driver.execute_script(shown)["parameters"] is True
     for chart in ("memory", "timeline"):
         stands_alone(driver, chart)
@@ -272,7 +272,7 @@ def charts_can_be_used(driver):
     assert driver.execute_script("return window.selections") == 1
     tip = driver.execute_script("return document.querySelector('#chart-memory .chart').textContent")
     assert "step 8:" in tip and "parameters" in tip, tip
-    driver.find_element(By.XPATH, "//button[.='At the selected step']").click()
+    click(driver, driver.find_element(By.XPATH, "//button[.='At the selected step']"))
     assert "at step 8" in text(driver, "main")
     quiet(driver)
 
@@ -289,7 +289,7 @@ def times_are_those_of_the_estimate(driver):
     assert abs(axis["max"] / unit / estimate["seconds"] - 1) < 1e-9, axis
     collective = lambda: driver.find_element(By.CSS_SELECTOR, ".steps li.collective > .row")
     driver.execute_script("arguments[0].scrollIntoView({ block: 'center' })", collective())
-    collective().click()
+    click(driver, collective())
     at = int(facts(driver)["step"].split()[0])
     one = next(c for c in estimate["collectives"] if c["step"] == at)
     assert facts(driver)["estimated"].startswith(f"{shown(one['seconds'])} in a step"), facts(driver)
@@ -299,7 +299,7 @@ def times_are_those_of_the_estimate(driver):
     assert "--mesh r=2,c=2 --machine dgx-h100 --html plan.html" in text(driver, "main")
     fits(driver)
     driver.execute_script("arguments[0].scrollIntoView({ block: 'center' })", collective())
-    collective().click()
+    click(driver, collective())
     assert "group" in facts(driver) and "estimated" not in facts(driver)
     quiet(driver)
 
@@ -322,7 +322,7 @@ def loops_are_folded(driver):
     assert "repeat layers × 4" in texts(driver, ".steps li.loop > .row > .path")[0]
     lags = [s for s in planned(*words)["steps"] if s.get("lag")]
     driver.execute_script("document.querySelector('.listed input[type=search]').focus()")
-    row(driver, "layers.block.norm1.c, reduce").click()
+    click(driver, row(driver, "layers.block.norm1.c, reduce"))
     assert lags and facts(driver)["lag"] == "1 turn of the loop behind what runs ahead"
     quiet(driver)
 
@@ -350,7 +350,7 @@ def the_passes_of_stages_are_drawn(driver):
 
 def halos_are_told(driver):
     open_page(driver, made("unet.html", "unet", "--layout", "unet_tiles"))
-    row(driver, "small1, permute over y").click()
+    click(driver, row(driver, "small1, permute over y"))
     assert "Lighter" in text(driver, ".detail")
     told = hovered(driver, devices(driver, 1)[0])
     assert "mid_rows 0..9 of 16, its own shard is 0..8" in told, told
@@ -362,7 +362,7 @@ def halos_are_told(driver):
 
 def any_number_of_axes_and_devices(driver):
     open_page(driver, made("axes.html", "mlp", "--layout", "batch -> a, b; hidden -> c", "--mesh", "a=2,b=3,c=2,d=2"))
-    row(driver, "h, contract").click()
+    click(driver, row(driver, "h, contract"))
     assert len(devices(driver, 0)) == 24
     assert texts(driver, ".detail figure:first-child .block") == [f"a={a}, b={b}" for a in range(2) for b in range(3)]
     assert "16 to 17 each: uneven, nothing is padded" in text(driver, ".detail")

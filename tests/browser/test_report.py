@@ -13,7 +13,7 @@ import urllib.request
 from pathlib import Path
 from xml.etree import ElementTree
 
-from browser import (WIDTHS, browser, can_fail, column, fits, is_drawn, meshwright, on_paper, open_page, points, quiet, resize, said,
+from browser import (WIDTHS, browser, can_fail, click, column, fits, is_drawn, meshwright, on_paper, open_page, points, quiet, resize, said,
                      settled, shot, stands_alone, theme)
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.actions.wheel_input import ScrollOrigin
@@ -195,7 +195,7 @@ def legends_hide_and_show(driver, _):
     assert [k.text for k in keys] == [f"batch {b}" for b in BATCHES]
     shown = lambda: sorted(set(name for name, _ in points(driver, chart)))
     before = len(points(driver, chart))
-    keys[0].click()
+    click(driver, keys[0])
     assert keys[0].get_attribute("aria-pressed") == "false" and shown() == ["batch 100", "batch 50"], shown()
     # It stays hidden when the chart is drawn again.
     theme(driver)
@@ -209,11 +209,11 @@ def legends_hide_and_show(driver, _):
     ActionChains(driver).key_down(Keys.SHIFT).click(legend(driver, chart)[0]).key_up(Keys.SHIFT).perform()
     assert shown() == ["batch 25"], shown()
     for key in (1, 2):
-        legend(driver, chart)[key].click()
+        click(driver, legend(driver, chart)[key])
     assert len(points(driver, chart)) == before
     # Where there are many, all at once: each run is a line, by its own color.
     choose(driver, "steps", "run")
-    every = lambda text: driver.find_element(By.XPATH, f"//figure[@id='chart-steps']//button[.='{text}']").click()
+    every = lambda text: click(driver, driver.find_element(By.XPATH, f"//figure[@id='chart-steps']//button[.='{text}']"))
     many = len(points(driver, "steps"))
     every("None")
     assert points(driver, "steps") == []
@@ -226,15 +226,15 @@ def rows_are_sorted(driver, study):
     # The page has six digits.
     short = lambda v: None if v is None else float(f"{v:.5e}")
     table = {row["run"]: short(row["test_loss"]) for row in rows(study)}
-    click = lambda title: next(b for b in driver.find_elements(By.CSS_SELECTOR, "#table-runs th button") if b.text == title).click()
+    sort = lambda title: click(driver, next(b for b in driver.find_elements(By.CSS_SELECTOR, "#table-runs th button") if b.text == title))
     names = column(driver, "runs", "run")
     assert names == [row["run"] for row in rows(study)]
-    click("test loss")
+    sort("test loss")
     up = [table[name] for name in column(driver, "runs", "run")]
     known = [v for v in up if v is not None]
     assert known == sorted(known) and len(known) == 36 and up[36:] == [None] * (len(up) - 36), up
     assert driver.find_element(By.CSS_SELECTOR, "#table-runs th[aria-sort=ascending]").text.startswith("test loss")
-    click("test loss")
+    sort("test loss")
     down = [table[name] for name in column(driver, "runs", "run")]
     assert down[:36] == known[::-1] and down[36:] == up[36:]
     # The order of the sweep again, for those who come after.
@@ -333,7 +333,7 @@ def charts_zoom(driver, _):
     place.send_keys("-")
     assert zoom() == [0, 100]
     place.send_keys("+")
-    driver.find_element(By.CSS_SELECTOR, "#chart-steps button[aria-label$=whole]").click()
+    click(driver, driver.find_element(By.CSS_SELECTOR, "#chart-steps button[aria-label$=whole]"))
     assert zoom() == [0, 100]
     # A wheel turned with Ctrl, which scrolls the page without.
     driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", place)
@@ -342,13 +342,13 @@ def charts_zoom(driver, _):
     time.sleep(0.3)
     start, end = zoom()
     assert 0 < start < end < 100, (start, end)
-    driver.find_element(By.CSS_SELECTOR, "#chart-steps button[aria-label$=whole]").click()
+    click(driver, driver.find_element(By.CSS_SELECTOR, "#chart-steps button[aria-label$=whole]"))
     log = driver.find_element(By.CSS_SELECTOR, "#chart-steps button[aria-label$='logarithmic axis']")
     kind = lambda: driver.execute_script("return page.charts.get('steps').instance.getOption().yAxis[0].type")
-    log.click()
+    click(driver, log)
     assert (kind(), log.get_attribute("aria-pressed")) == ("log", "true")
     assert is_drawn(driver, "steps")
-    log.click()
+    click(driver, log)
     assert kind() == "value"
 
 
@@ -377,11 +377,11 @@ def charts_are_downloaded(driver, folder):
             Path(os.environ["SHOTS"], f"file-{file.name}").write_bytes(file.read_bytes())
     # What is hidden is not in the file, also not in its key; what was chosen and filtered stands in it.
     choose(driver, "batch-test-loss", "dp on 2")
-    legend(driver, "batch-test-loss")[0].click()
+    click(driver, legend(driver, "batch-test-loss")[0])
     stands_alone(driver, "batch-test-loss")
     drawn = driver.execute_script("return page.svg(page.charts.get('batch-test-loss'))")
     assert "batch 25" not in drawn and "batch 50" in drawn and "Layout: dp on 2" in drawn
-    legend(driver, "batch-test-loss")[0].click()
+    click(driver, legend(driver, "batch-test-loss")[0])
     choose(driver, "batch-test-loss", "all layouts")
     # A narrow window makes no narrow file, and dark paper is dark.
     resize(driver, 390)
@@ -526,7 +526,7 @@ def live(study):
             assert driver.find_element(By.CSS_SELECTOR, ".live").text == "live, none is running"
             hidden = legend(driver, "batch-test-loss")[0]
             name = hidden.get_attribute("data-name")
-            hidden.click()
+            click(driver, hidden)
             driver.find_element(By.CSS_SELECTOR, "#chart-steps .chart").send_keys("+")
             choose(driver, "layout-test-loss", "all batch sizes")
             before = len(column(driver, "runs", "run"))
