@@ -68,6 +68,12 @@ def frames(driver):
     driver.execute_async_script("const done = arguments[0]; requestAnimationFrame(() => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
 
+def rest(driver, seconds=0.3):
+    """Waits by the clock of the page, then for frames: what the page put off for less time before is done then, however busy the machine is."""
+    driver.execute_async_script("setTimeout(arguments[1], arguments[0])", 1000 * seconds)
+    frames(driver)
+
+
 def click(driver, found):
     """Clicks on an element with the pointer, again if the click did not arrive: on a busy machine what moves on the page is in its way."""
     driver.execute_script("arguments[0].addEventListener('click', () => { window.arrived = true; }, { capture: true, once: true })", found)
@@ -249,7 +255,7 @@ def on_paper(driver, width=718):
     driver.execute_script("dispatchEvent(new Event('beforeprint'))")
     settled(driver)
     assert theme_of(driver) == "light"
-    time.sleep(0.3)
+    rest(driver)
     found = driver.execute_script(
         """const found = [];
         const name = (e) => `${e.tagName}.${e.className}#${e.id}`;
@@ -295,7 +301,7 @@ def said(driver, chart, *all_keys):
     place = driver.find_element(By.CSS_SELECTOR, f"#chart-{chart} .chart")
     for key in all_keys:
         place.send_keys(key)
-    time.sleep(0.3)
+    rest(driver)
     return driver.find_element(By.CSS_SELECTOR, f"#chart-{chart} [role=status]").get_attribute("textContent")
 
 
@@ -336,7 +342,7 @@ def shot(driver, name, whole=True):
     width = driver.execute_script("return innerWidth")
     if whole:
         resize(driver, width, min(driver.execute_script("return document.documentElement.scrollHeight"), 8000))
-        time.sleep(0.3)
+        rest(driver)
     driver.save_screenshot(str(Path(folder) / f"{name}.png"))
     if whole:
         resize(driver, width)

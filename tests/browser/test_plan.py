@@ -7,8 +7,8 @@ import sys
 import time
 from pathlib import Path
 
-from browser import (WIDTHS, browser, can_fail, click, column, fits, frames, is_drawn, meshwright, on_paper, open_page, points, quiet, resize, said, settled, shot,
-                     stands_alone, theme, theme_of)
+from browser import (WIDTHS, browser, can_fail, click, column, fits, frames, is_drawn, meshwright, on_paper, open_page, points, quiet, resize, rest,
+                     said, settled, shot, stands_alone, theme, theme_of)
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.actions.action_builder import ActionBuilder
 from selenium.webdriver.common.by import By
@@ -403,7 +403,7 @@ def both_themes_and_widths(driver):
         open_page(driver, made(f"{name}.html", *words, *MACHINE))
         for width in WIDTHS:
             resize(driver, width)
-            time.sleep(0.3)
+            rest(driver)
             papers = set()
             for _ in range(2):
                 papers.add(theme(driver))

@@ -13,7 +13,7 @@ import urllib.request
 from pathlib import Path
 from xml.etree import ElementTree
 
-from browser import (WIDTHS, browser, can_fail, click, column, fits, is_drawn, meshwright, on_paper, open_page, points, quiet, resize, said,
+from browser import (WIDTHS, browser, can_fail, click, column, fits, is_drawn, meshwright, on_paper, open_page, points, quiet, resize, rest, said,
                      settled, shot, stands_alone, theme)
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.actions.wheel_input import ScrollOrigin
@@ -248,7 +248,7 @@ def a_filter_holds_for_rows_and_charts(driver, study):
     before = colors("strong")
     field = driver.find_element(By.CSS_SELECTOR, ".filter input")
     field.send_keys("batch=100")
-    time.sleep(0.5)
+    rest(driver, 0.5)
     settled(driver)
     some = colors("strong")
     assert 0 < len(some) < len(before) and all(before[name] == color for name, color in some.items()), (before, some)
@@ -257,7 +257,7 @@ def a_filter_holds_for_rows_and_charts(driver, study):
     names = column(driver, "runs", "run")
     chosen = [row["run"] for row in rows(study) if row["state"] == "finished" and row["batch"] <= 50 and row["devices"] == 4]
     assert sorted(names) == sorted(chosen) and len(chosen) == 12
-    time.sleep(0.5)
+    rest(driver, 0.5)
     settled(driver)
     assert sorted(lines(driver, "batch-test-loss")) == ["batch 25", "batch 50"]
     assert sorted(lines(driver, "layout-test-loss")) == ["dp on 4", "dp_tp on 2×2"]
@@ -265,12 +265,12 @@ def a_filter_holds_for_rows_and_charts(driver, study):
     assert driver.execute_script("return page.charts.get('strong').figure.hidden")
     field.send_keys(Keys.CONTROL, "a")
     field.send_keys("no such run")
-    time.sleep(0.5)
+    rest(driver, 0.5)
     settled(driver)
     assert column(driver, "runs", "run") == [] and driver.execute_script("return [...page.charts.values()].every(c => c.figure.hidden)")
     field.send_keys(Keys.CONTROL, "a")
     field.send_keys(Keys.DELETE)
-    time.sleep(0.5)
+    rest(driver, 0.5)
     settled(driver)
     every_chart_is_drawn(driver, study)
 
@@ -279,7 +279,7 @@ def hover_says_what_is_there(driver, _):
     place = driver.find_element(By.CSS_SELECTOR, "#chart-batch-test-loss .chart")
     driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", place)
     ActionChains(driver).move_to_element_with_offset(place, 0, 0).perform()
-    time.sleep(0.5)
+    rest(driver, 0.5)
     hover = tip(driver, "batch-test-loss")
     epoch = int(re.match(r"epoch (\d+)", hover)[1])
     for batch in BATCHES:
@@ -288,11 +288,11 @@ def hover_says_what_is_there(driver, _):
         assert told and abs(float(told[1]) / value - 1) < 1e-4, (hover, value)
     # The same by keyboard, said to those who do not see it.
     place.send_keys(Keys.ARROW_RIGHT)
-    time.sleep(0.5)
+    rest(driver, 0.5)
     status = driver.find_element(By.CSS_SELECTOR, "#chart-batch-test-loss [role=status]").get_attribute("textContent")
     assert "epoch 1" in tip(driver, "batch-test-loss") and "epoch 1" in status and "batch 100" in status, status
     place.send_keys(Keys.ARROW_RIGHT)
-    time.sleep(0.5)
+    rest(driver, 0.5)
     assert "epoch 2" in tip(driver, "batch-test-loss")
     place.send_keys(Keys.ESCAPE)
     # Where a point is told alone, up and down reach the other layouts.
@@ -305,7 +305,7 @@ def hover_says_what_is_there(driver, _):
     middle = driver.find_element(By.CSS_SELECTOR, "#chart-steps .chart")
     driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", middle)
     ActionChains(driver).move_to_element_with_offset(middle, -middle.rect["width"] // 4, 0).perform()
-    time.sleep(0.5)
+    rest(driver, 0.5)
     every = tip(driver, "steps")
     assert len(re.findall(r"seed=\d", every)) == 14 and "and 22 more" in every, every
 
@@ -339,7 +339,7 @@ def charts_zoom(driver, _):
     driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", place)
     at = ScrollOrigin.from_element(place)
     ActionChains(driver).key_down(Keys.CONTROL).scroll_from_origin(at, 0, -240).key_up(Keys.CONTROL).perform()
-    time.sleep(0.3)
+    rest(driver)
     start, end = zoom()
     assert 0 < start < end < 100, (start, end)
     click(driver, driver.find_element(By.CSS_SELECTOR, "#chart-steps button[aria-label$=whole]"))
@@ -386,7 +386,7 @@ def charts_are_downloaded(driver, folder):
     # A narrow window makes no narrow file, and dark paper is dark.
     resize(driver, 390)
     theme(driver)
-    time.sleep(0.3)
+    rest(driver)
     stands_alone(driver, "layout-test-loss")
     theme(driver)
     resize(driver, 1280)
@@ -409,7 +409,7 @@ def paper_holds_all_of_it(driver, _):
 def looks(driver, _):
     for width in WIDTHS:
         resize(driver, width)
-        time.sleep(0.5)
+        rest(driver, 0.5)
         fits(driver)
         for chart in CHARTS:
             assert is_drawn(driver, chart), (width, chart)
@@ -692,7 +692,7 @@ def main():
         open_page(driver, page)
         for width, test in shared:
             resize(driver, width)
-            time.sleep(0.3)
+            rest(driver)
             settled(driver)
             test(driver, study)
             quiet(driver)

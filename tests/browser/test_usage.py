@@ -2,7 +2,6 @@
 
 import json
 import sys
-import time
 from pathlib import Path
 
 import browser as b
@@ -61,7 +60,7 @@ def main(binary):
             driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", place)
             box = place.rect
             ActionChains(driver).move_to_element_with_offset(place, int(x - box["width"] / 2), int(y - box["height"] / 2)).perform()
-            time.sleep(0.3)
+            b.rest(driver)
             tip = driver.execute_script("return document.querySelector('#chart-ends .chart').lastElementChild.innerText")
             name, count = driver.execute_script(
                 "const { current } = page.charts.get('ends'); return [current.yAxis.data[0], current.series[0].data[0].value]")
