@@ -71,26 +71,36 @@ impl Task {
         let at = |l: &Layout, batch: i64, i: u64, j: u64| batch * l.stride + j as i64 * l.leading + i as i64;
         let turned = |t: bool, i: u64, j: u64| if t { (j, i) } else { (i, j) };
         let narrow = |x: f64| if self.d.compute == 77 { tf32(x) } else { x };
+        let rows = self.out.rows;
         for batch in 0..i64::from(self.out.batches) {
+            // All rows of the result for each summed element: what is side by side is multiplied together.
+            let x = |k: u64, row: u64| {
+                let (i, j) = turned(self.d.transposed[0], row, k);
+                narrow(unsafe { factor.read(a, at(&self.a, batch, i, j)) })
+            };
+            let left: Vec<f64> = (0..self.summed).flat_map(|k| (0..rows).map(move |row| x(k, row))).collect();
             for column in 0..self.out.columns {
-                for row in 0..self.out.rows {
-                    let place = at(&self.out, batch, row, column);
-                    let mut sum = added.map_or(0.0, |added| unsafe { made.read(added, place) });
-                    for k in 0..self.summed {
-                        let (i, j) = turned(self.d.transposed[0], row, k);
-                        let x = unsafe { factor.read(a, at(&self.a, batch, i, j)) };
-                        let (i, j) = turned(self.d.transposed[1], k, column);
-                        let y = unsafe { factor.read(b, at(&self.b, batch, i, j)) };
-                        sum += narrow(x) * narrow(y);
-                        if factor != Kind::F64 {
-                            sum = f64::from(sum as f32);
-                        }
+                let begun = |row| {
+                    added.map_or(0.0, |added| unsafe { made.read(added, at(&self.out, batch, row, column)) })
+                };
+                let mut sums: Vec<f64> = (0..rows).map(begun).collect();
+                for (k, xs) in (0..self.summed).zip(left.chunks_exact(rows.max(1) as usize)) {
+                    let (i, j) = turned(self.d.transposed[1], k, column);
+                    let y = narrow(unsafe { factor.read(b, at(&self.b, batch, i, j)) });
+                    match factor {
+                        Kind::F64 => sums.iter_mut().zip(xs).for_each(|(sum, x)| *sum += x * y),
+                        _ => sums
+                            .iter_mut()
+                            .zip(xs)
+                            .for_each(|(sum, x)| *sum = f64::from((*sum + x * y) as f32)),
                     }
+                }
+                for (row, mut sum) in (0..rows).zip(sums) {
                     if self.d.follows & BIAS != 0 {
                         sum += unsafe { made.read(bias, batch * self.d.bias_stride + row as i64) };
                     }
                     sum = unsafe { self.activated(sum, (row, column), made) };
-                    unsafe { made.write(out, place, sum) };
+                    unsafe { made.write(out, at(&self.out, batch, row, column), sum) };
                 }
             }
         }
