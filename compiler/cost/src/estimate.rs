@@ -247,7 +247,8 @@ pub fn estimate_pipes(
 }
 
 /// A Plan with its device plan, and what this does; of a Plan whose layers are stages also what the devices of each stage do.
-struct PlanOnDevice<'a> {
+/// Estimates of machines with the same engine share it.
+pub struct PlanOnDevice<'a> {
     plan: &'a Plan,
     device: Arc<DevicePlan>,
     run: Arc<DeviceWork>,
@@ -255,14 +256,26 @@ struct PlanOnDevice<'a> {
 }
 
 impl<'a> PlanOnDevice<'a> {
-    fn of(plan: &'a Plan, asked: &EstimateQuestion<'a>) -> Result<PlanOnDevice<'a>, CompileError> {
+    /// Compiles a Plan for the devices of an engine.
+    ///
+    /// # Errors
+    /// Where a device plan cannot be compiled.
+    pub fn of(plan: &'a Plan, asked: &EstimateQuestion<'_>) -> Result<PlanOnDevice<'a>, CompileError> {
         let rates = Rates::new(asked.machine, &asked.engine, &plan.mesh);
         let (device, run) = work(plan, asked, &rates)?;
         let stages = StagesWork::of(plan, &device)?;
         Ok(PlanOnDevice { plan, device: Arc::new(device), run: Arc::new(run), stages })
     }
 
-    fn estimate(&self, asked: &EstimateQuestion<'_>, pipe: Option<&Pipe>) -> Result<Estimate, EstimateError> {
+    /// What a step costs on a machine of that engine, with `pipe` in a pipeline over the loop of layers.
+    ///
+    /// # Errors
+    /// Those of [`estimate`].
+    pub fn estimate(
+        &self,
+        asked: &EstimateQuestion<'_>,
+        pipe: Option<&Pipe>,
+    ) -> Result<Estimate, EstimateError> {
         let PlanOnDevice { plan, device, run, stages: own } = self;
         let stages = pipe.map_or(1, |p| p.stages);
         let rates = &Rates::new(asked.machine, &asked.engine, &plan.mesh).of_stage(&asked.engine, stages);

@@ -11,7 +11,7 @@ use checks::WORK;
 use faults::Fault;
 use meshwright_core::{model_flops_wide, training_step};
 use meshwright_cost::engine::EngineKind;
-use meshwright_cost::estimate::{Estimate, EstimateQuestion, estimate};
+use meshwright_cost::estimate::{Estimate, EstimateError, EstimateQuestion, PlanOnDevice};
 use meshwright_cost::kernels::program;
 use meshwright_cost::machine::Machine;
 use meshwright_cost::pipeline::{StageTimes, play};
@@ -91,9 +91,10 @@ pub(crate) static MODELED: LazyLock<Vec<(Machine, Option<DType>)>> = LazyLock::n
     texts.enumerate().map(of).collect()
 });
 
-/// A compiled program.
+/// A compiled program, and its device plans by engine: to compile one takes longer than an estimate.
 pub(super) struct CompiledProgram {
-    plan: Plan,
+    plan: &'static Plan,
+    on_devices: Mutex<Vec<(EngineKind, Arc<PlanOnDevice<'static>>)>>,
     flops: f64,
     examples: usize,
     tokens: Option<usize>,
@@ -113,9 +114,23 @@ fn compiled(options: &ProjectOptions) -> Arc<CompiledProgram> {
     let plan = done.unwrap_or_else(|| panic!("{key}: {found:?}")).plan;
     let (flops, examples) = (model_flops_wide(&step), project.batch());
     let tokens = project.tokens().map(|each| each * examples);
-    let made = Arc::new(CompiledProgram { plan, flops, examples, tokens });
+    // As long as the tests run.
+    let plan = Box::leak(Box::new(plan));
+    let made = Arc::new(CompiledProgram { plan, on_devices: Mutex::default(), flops, examples, tokens });
     known().insert(key, made.clone());
     made
+}
+
+impl CompiledProgram {
+    fn on_device(&self, asked: &EstimateQuestion<'_>) -> Result<Arc<PlanOnDevice<'static>>, EstimateError> {
+        let mut known = self.on_devices.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, found)) = known.iter().find(|(engine, _)| *engine == asked.engine) {
+            return Ok(found.clone());
+        }
+        let made = Arc::new(PlanOnDevice::of(self.plan, asked)?);
+        known.push((asked.engine.clone(), made.clone()));
+        Ok(made)
+    }
 }
 
 fn estimate_of(options: &ProjectOptions, machine: &Machine) -> Result<Estimate, String> {
@@ -135,7 +150,8 @@ fn estimate_of(options: &ProjectOptions, machine: &Machine) -> Result<Estimate, 
         pipe: None,
         slowest: 1.0,
     };
-    let made = estimate(&of.plan, &asked).map_err(|e| format!("{options:?} on {}: {e}", machine.name));
+    let estimated = || of.on_device(&asked)?.estimate(&asked, None);
+    let made = estimated().map_err(|e| format!("{options:?} on {}: {e}", machine.name));
     known().insert(key, made.clone());
     made
 }
@@ -177,7 +193,7 @@ impl Code<'_> {
 
     /// What is spent with turns of loops that are multiplied, and with all turns one by one.
     pub(super) fn turns(&self, options: &ProjectOptions, machine: &Machine) -> (Spent, Spent) {
-        let plan = &compiled(options).plan;
+        let plan = compiled(options).plan;
         let engine = EngineKind::of(machine);
         let device = compile_launches(plan, 0, engine.target()).unwrap();
         let (rates, work) = (Rates::new(machine, &engine, &plan.mesh), program(plan, &device));
