@@ -247,7 +247,7 @@ pub fn estimate_pipes(
 }
 
 /// A Plan with its device plan, and what this does; of a Plan whose layers are stages also what the devices of each stage do.
-/// Estimates of machines with the same engine share it.
+/// Estimates of machines with the same engine of this project share it; what a foreign engine runs depends on its machine.
 pub struct PlanOnDevice<'a> {
     plan: &'a Plan,
     device: Arc<DevicePlan>,
