@@ -162,7 +162,7 @@ fn whole(plan: &Plan) -> Vec<String> {
         along.is_some_and(|k| plan.buffer(o.buf).extents[k].axes.is_empty()) && o.dims.len() > 2
     };
     let gathers = |s: &Step| {
-        let all = |(k, o): (usize, &Operand)| s.origin[k].path != "table" && has_all(o);
+        let all = |(k, o): (usize, &Operand)| *s.origin[k].path != *"table" && has_all(o);
         matches!(s.collective(), Some(Collective::AllGather { .. })) && s.writes.iter().enumerate().any(all)
     };
     let attends = |s: &Step| matches!(s.prim, Prim::Attention { .. }) && s.all().any(has_all);

@@ -220,7 +220,7 @@ pub fn plan(p: &Plan) -> String {
             let free: Vec<String> = s.free.iter().map(|b| format!("b{}", b.0)).collect();
             let _ = write!(out, " free {}", free.join(" "));
         }
-        let mut paths: Vec<&str> = s.origin.iter().map(|w| w.path.as_str()).collect();
+        let mut paths: Vec<&str> = s.origin.iter().map(|w| &*w.path).collect();
         paths.dedup();
         if !paths.is_empty() {
             let _ = write!(out, "  // {}", paths.join(", "));

@@ -513,7 +513,7 @@ fn collectives(
             algorithm: time.algorithm,
             seconds,
             exposed_seconds: exposed,
-            value: origin.map_or_else(String::new, |o| o.path.clone()),
+            value: origin.map_or_else(String::new, |o| o.path.to_string()),
             line: origin.map_or(0, |o| o.line),
             rule: origin.and_then(|o| o.rule),
             step: *step,

@@ -27,7 +27,7 @@ pub fn text(plan: &Plan, device: &DevicePlan, graphs: bool) -> String {
 pub fn origin(plan: &Plan, launch: &Launch) -> Option<String> {
     let step = launch.steps.last().unwrap_or(&launch.step);
     plan.steps.get(*step)?.origin.first().map(|o| match o.line {
-        0 => o.path.clone(),
+        0 => o.path.to_string(),
         line => format!("{}, line {line}", o.path),
     })
 }

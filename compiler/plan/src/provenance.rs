@@ -1,6 +1,7 @@
 //! What a step of a Plan computes or moves, and why it is there.
 
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
 
 /// Where a step comes from. `explain`, its JSON, traces and errors join by `id` and print `path`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -9,11 +10,11 @@ pub struct Provenance {
     pub id: u32,
     /// Its path: that of the layer call and its name, `b1.attention.out`; `d(b1.up)` for a cotangent. The op's name
     /// where it has none.
-    pub path: String,
+    pub path: Arc<str>,
     /// Line of the model file, from 1; 0 where there is none.
     pub line: u32,
     /// For collectives, the reason in words: "`hidden1` is summed".
-    pub because: String,
+    pub because: Arc<str>,
     /// For collectives, the line of the layout rule that brought it about, if one did.
     pub rule: Option<u32>,
 }

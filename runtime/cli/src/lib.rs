@@ -35,7 +35,7 @@ use args::{Cli, Command, renamed};
 use clap::{CommandFactory, Parser};
 use clap_complete::CompleteEnv;
 use meshwright_diag::render;
-use meshwright_files::DiagnosedAllocator;
+use meshwright_files::{DiagnosedAllocator, caches_of, keep_in};
 use mimalloc::MiMalloc;
 use output::console::Console;
 use std::ffi::OsString;
@@ -96,6 +96,9 @@ pub fn exit_code(args: impl IntoIterator<Item = OsString>) -> u8 {
             return if error.use_stderr() { stop::USAGE } else { stop::SUCCESS };
         }
     };
+    if let Some(folder) = caches_of(|name| std::env::var_os(name)) {
+        keep_in(folder);
+    }
     let mut console = Console::new(cli.color, cli.command.format());
     let ended = panics::caught(|| run(cli.command, &mut console)).and_then(|()| console.flush());
     let code = match ended {

@@ -2,6 +2,7 @@
 //! library.
 
 use libloading::Library as Opened;
+use meshwright_files::caches_of;
 use std::ffi::OsString;
 use std::fmt;
 use std::path::PathBuf;
@@ -126,8 +127,7 @@ pub struct Paths {
 }
 
 impl Paths {
-    /// From the variable of each library, by `variable`, which reads the environment. The cache is where `MESHWRIGHT_CACHE` says
-    /// (nowhere if that is empty), else in the user's folder of caches.
+    /// From the variable of each library, by `variable`, which reads the environment.
     pub fn from_env(variable: impl Fn(&str) -> Option<OsString>) -> Paths {
         let path = |kind: LibraryKind| variable(kind.variable()).filter(|v| !v.is_empty()).map(PathBuf::from);
         Paths {
@@ -136,14 +136,7 @@ impl Paths {
             nccl: path(LibraryKind::Nccl),
             nvml: path(LibraryKind::Nvml),
             launches_each: variable("MESHWRIGHT_GRAPHS").is_some_and(|v| v == "none"),
-            cache: match variable("MESHWRIGHT_CACHE") {
-                Some(folder) => Some(PathBuf::from(folder)).filter(|f| !f.as_os_str().is_empty()),
-                None => {
-                    let folder = |name| variable(name).filter(|v| !v.is_empty()).map(PathBuf::from);
-                    let caches = folder("XDG_CACHE_HOME").or_else(|| Some(folder("HOME")?.join(".cache")));
-                    caches.map(|c| c.join("meshwright"))
-                }
-            },
+            cache: caches_of(&variable),
         }
     }
 

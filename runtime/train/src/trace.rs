@@ -240,7 +240,7 @@ impl Track<'_> {
     fn compute(&self, r: &Record, step: &Step) -> (String, &'static str, Map<String, Value>) {
         let kernel = if step.computes() { step.name() } else { "release" };
         let origin = step.origin.last();
-        let value = origin.map_or("", |w| w.path.as_str());
+        let value = origin.map_or("", |w| &*w.path);
         let mut args = self.place(r, step);
         args.insert("kernel".into(), kernel.into());
         (format!("{kernel} {value}").trim_end().into(), "compute", args)
@@ -252,7 +252,7 @@ impl Track<'_> {
         args.insert("phase".into(), json!(step.phase));
         if let Some(w) = step.origin.last() {
             args.insert("id".into(), w.id.into());
-            args.insert("value".into(), w.path.as_str().into());
+            args.insert("value".into(), (&*w.path).into());
             args.insert("line".into(), w.line.into());
         }
         args
@@ -275,12 +275,12 @@ impl Track<'_> {
         }
         if let Some(w) = start.origin.first() {
             args.insert("id".into(), w.id.into());
-            args.insert("value".into(), w.path.as_str().into());
+            args.insert("value".into(), (&*w.path).into());
             args.insert("line".into(), w.line.into());
             if let Some(rule) = w.rule {
                 args.insert("rule".into(), rule.into());
             }
-            args.insert("because".into(), w.because.as_str().into());
+            args.insert("because".into(), (&*w.because).into());
         }
         if start.origin.len() > 1 {
             let part = |w: &Provenance| json!({ "id": w.id, "value": w.path, "line": w.line });

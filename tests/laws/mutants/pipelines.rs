@@ -84,7 +84,7 @@ const FAULTS: &[Fault] = faults![
     };
     "a message that is received is of no value", P, |p, k| {
         steps(p, k, |p, i| {
-            matches!(p.steps[i].prim, Prim::Receive { .. }).then(|| p.steps[i].origin[0].path.clear())
+            matches!(p.steps[i].prim, Prim::Receive { .. }).then(|| p.steps[i].origin[0].path = "".into())
         })
     };
     "a message is awaited from the stage behind", R, |p, k| {

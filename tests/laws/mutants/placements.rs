@@ -371,7 +371,7 @@ pub(super) const FAULTS: &[Fault] = faults![
     "a collective without a cause", V, |s, k| {
         moves(s, k, |s, i| {
             let Instr::Reshard { kind, cause, .. } = &mut s.instrs[i] else { return None };
-            kind.collective().is_some().then(|| cause.because.clear())
+            kind.collective().is_some().then(|| cause.because = "".into())
         })
     };
     "what the step gives is left unfinished", V, |s, k| {

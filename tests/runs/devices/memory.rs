@@ -25,11 +25,13 @@ struct Taken {
 }
 
 /// Of two steps: the second finds what the first has left. Memory that is free goes back at once: by default the allocator
-/// keeps it for some time, so that what a process holds at most depends on how busy the machine is (by 100 MiB).
+/// keeps it for some time, so that what a process holds at most depends on how busy the machine is (by 100 MiB). Each start tokenizes, so that
+/// those that are compared are alike.
 fn taken(args: &[&str]) -> Taken {
     let fixed = ["--steps", "2", "--no-save", "--no-eval", "--format", "json"];
     let mut training = command(&[&["train"], args, &fixed].concat());
-    let said = said(training.env("MIMALLOC_PURGE_DELAY", "0").output().unwrap());
+    training.env("MIMALLOC_PURGE_DELAY", "0").env("MESHWRIGHT_CACHE", "");
+    let said = said(training.output().unwrap());
     assert_eq!(said.code, Some(0), "{args:?}: {}", said.err);
     let done: Value = serde_json::from_str(said.out.lines().last().unwrap()).unwrap();
     let number = |key: &str| done[key].as_f64().unwrap_or_else(|| panic!("{key}: {done}"));

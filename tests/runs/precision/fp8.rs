@@ -80,7 +80,7 @@ fn products(plan: &Plan) -> Vec<(&Step, String, [Option<Fp8>; 2])> {
     let formats = formats(plan);
     let contracts = plan.steps.iter().filter(|s| s.prim == Prim::Contract && s.phase != Phase::Update);
     let of = |s: &Step| [0, 1].map(|i| formats.get(&s.reads[i].buf).copied());
-    contracts.map(|s| (s, s.origin[0].path.clone(), of(s))).collect()
+    contracts.map(|s| (s, s.origin[0].path.to_string(), of(s))).collect()
 }
 
 /// Paths of the products with factors of 8 bits, and of the others. Cotangents are E5M2, all else is E4M3.

@@ -1,7 +1,7 @@
 //! From text to a trained model: `data tokenize`, its shards as examples, and trainings on them that no mesh and no interruption
 //! changes.
 
-use crate::support::{Trained, options, root, run, tensors, trained};
+use crate::support::{Trained, command, options, root, run, said, tensors, trained};
 use meshwright_diag::Sources;
 use meshwright_plan::Arithmetic;
 use meshwright_runs::metrics::Event;
@@ -115,6 +115,31 @@ pub(crate) fn tokenized(folder: &Path, more: &[&str]) {
         json["sets"].as_array().is_some_and(|s| s.len() == 2 && s[1]["tokens"].as_u64() > Some(1000)),
         "{json}"
     );
+}
+
+/// The tokens of a text that ships: the second run reads what the first has kept, and learns the same.
+#[test]
+fn a_second_run_reads_the_tokens_that_the_first_has_kept() {
+    let cache = tempfile::tempdir().unwrap();
+    let losses = |cache: &Path| {
+        let args = "train gpt --preset tiny --data king_james_next --steps 2 --no-eval --no-save --dim batch=2 --dim seq=16 --dim layers=1";
+        let mut training = command(&args.split_whitespace().collect::<Vec<_>>());
+        let said = said(training.args(["--format", "json"]).env("MESHWRIGHT_CACHE", cache).output().unwrap());
+        assert_eq!(said.code, Some(0), "{}", said.err);
+        let lines = said.out.lines().map(|l| serde_json::from_str::<serde_json::Value>(l).unwrap());
+        lines.filter_map(|l| l["loss"].as_f64()).collect::<Vec<f64>>()
+    };
+    let files = || -> Vec<_> {
+        let all = std::fs::read_dir(cache.path().join("tokens")).unwrap().map(|f| f.unwrap());
+        all.map(|f| (f.path(), f.metadata().unwrap().modified().unwrap())).collect()
+    };
+    let first = losses(cache.path());
+    assert_eq!(first.len(), 2);
+    let kept = files();
+    assert_eq!(kept.len(), 1);
+    assert_eq!(losses(cache.path()), first);
+    assert_eq!(files(), kept);
+    assert_eq!(losses(Path::new("")), first);
 }
 
 fn f64_options(model: &Path, mesh: &str, layout: &str) -> ProjectOptions {

@@ -76,7 +76,7 @@ pub fn note_no_kernels<Why: Display>(
         let (origin, why) = (&plan.steps[*step].origin, why.to_string());
         for a in all.iter_mut() {
             let gradient = format!("d({})", a.value);
-            if !origin.iter().any(|o| o.path == a.value || o.path == gradient) {
+            if !origin.iter().any(|o| *o.path == *a.value || *o.path == *gradient) {
                 continue;
             }
             match &mut a.no_kernel {
@@ -91,7 +91,7 @@ pub fn note_no_kernels<Why: Display>(
 /// The attention of a program, as any device sees it.
 pub fn attention(spmd: &Spmd, plan: &Plan, line_of: &LineOf) -> Vec<AttentionReport> {
     let steps = plan.steps.iter().filter(|s| matches!(s.prim, Prim::Attention { .. }));
-    let tiled: SortedSet<&str> = steps.flat_map(|s| &s.origin).map(|o| o.path.as_str()).collect();
+    let tiled: SortedSet<&str> = steps.flat_map(|s| &s.origin).map(|o| &*o.path).collect();
     let report = |n: &GraphNote| {
         let recognized = n.because.is_none();
         let tiled = recognized && tiled.contains(&*n.value);

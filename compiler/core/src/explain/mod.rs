@@ -365,14 +365,14 @@ fn collectives(spmd: &Spmd, rows: &Rows, plan: &Plan) -> Vec<CollectiveReport> {
         let Some(c) = step.collective() else { continue };
         let wait = step.async_id.and_then(|f| waits.get(&f)).copied().unwrap_or(start);
         let between = &computes[place(start)..place(wait)];
-        let named = |i: &usize| plan.steps[*i].origin.last().map_or_else(String::new, |w| w.path.clone());
+        let named = |i: &usize| plan.steps[*i].origin.last().map_or_else(String::new, |w| w.path.to_string());
         let sizes = step.collective_bytes(plan);
         let part = |(w, bytes): (&Provenance, &usize)| PartReport {
             id: rows.row(g, Id(w.id)).0,
-            value: w.path.clone(),
+            value: w.path.to_string(),
             line: w.line,
             bytes: *bytes,
-            because: w.because.clone(),
+            because: w.because.to_string(),
             rule: w.rule,
         };
         let parts: Vec<PartReport> = step.origin.iter().zip(&sizes).map(part).collect();

@@ -13,6 +13,9 @@ const NEAR: usize = 8;
 
 /// Merges steps of attention.
 pub(super) fn merge(plan: &mut Plan) {
+    if !plan.steps.iter().any(|s| matches!(s.prim, Prim::Attention { .. })) {
+        return;
+    }
     let stretch = stretches(&plan.steps);
     let mut steps: Vec<Option<Step>> = plan.steps.drain(..).map(Some).collect();
     let mut known: Vec<usize> = Vec::new();

@@ -4,10 +4,11 @@
 //! else reads it. Where nothing else does, `a` may also lie in another order of its dims than `b`. Maps without operands
 //! (constants, positions) are computed where they are used, but for tables: costly functions of positions that many elements read.
 
+use super::per_buffer::PerBuffer;
 use super::stretches::stretches;
 use meshwright_plan::expr::{BinaryFn, Reg, Scalar, UnaryFn};
-use meshwright_plan::{BufId, Dim, Expr, Extent, Operand, Plan, Prim, Step};
-use meshwright_sorted::{SortedMap, SortedSet};
+use meshwright_plan::{BufId, Dim, Expr, Operand, Plan, Prim, Step};
+use meshwright_sorted::SortedMap;
 
 /// Most nodes of a fused expression: its registers should stay in the first-level cache.
 const MAX_NODES: usize = 128;
@@ -29,53 +30,82 @@ const COSTLY: &[UnaryFn] = &[
     UnaryFn::Tan,
 ];
 
+/// Who makes and reads each buffer, by the positions of steps.
+struct BufferUses {
+    /// In ascending order.
+    readers: PerBuffer<Vec<usize>>,
+    producer: PerBuffer<Option<usize>>,
+    /// Outputs and next values.
+    kept: PerBuffer<bool>,
+}
+
+impl BufferUses {
+    fn new(plan: &Plan) -> BufferUses {
+        let (readers, producer) = (PerBuffer::new(plan, Vec::new()), PerBuffer::new(plan, None));
+        let mut kept = PerBuffer::new(plan, false);
+        let next = plan.program_inputs.iter().filter_map(|l| l.next);
+        plan.outputs.iter().map(|o| o.buf).chain(next).for_each(|b| kept[b] = true);
+        let mut uses = BufferUses { readers, producer, kept };
+        for (at, step) in plan.steps.iter().enumerate() {
+            uses.add(step, at);
+        }
+        uses
+    }
+
+    fn add(&mut self, step: &Step, at: usize) {
+        for o in &step.reads {
+            let all = &mut self.readers[o.buf];
+            let place = all.partition_point(|i| *i < at);
+            if all.get(place) != Some(&at) {
+                all.insert(place, at);
+            }
+        }
+        for o in &step.writes {
+            self.producer[o.buf] = Some(at);
+        }
+    }
+
+    fn remove_reader(&mut self, step: &Step, at: usize) {
+        for o in &step.reads {
+            let all = &mut self.readers[o.buf];
+            if let Ok(place) = all.binary_search(&at) {
+                all.remove(place);
+            }
+        }
+    }
+
+    /// True if something else than these two steps needs a buffer.
+    fn needed_besides(&self, buf: BufId, [a, b]: [usize; 2]) -> bool {
+        self.kept[buf] || self.readers[buf].iter().any(|i| *i != a && *i != b)
+    }
+
+    /// True if a step between two others reads a buffer.
+    fn read_between(&self, buf: BufId, from: usize, to: usize) -> bool {
+        let all = &self.readers[buf];
+        all.get(all.partition_point(|i| *i <= from)).is_some_and(|i| *i < to)
+    }
+}
+
 /// Fuses element-wise steps, and the steps of each attention.
 pub fn fuse(mut plan: Plan) -> Plan {
     super::attention::merge(&mut plan);
-    let kept: SortedSet<BufId> =
-        plan.outputs.iter().map(|o| o.buf).chain(plan.program_inputs.iter().filter_map(|l| l.next)).collect();
     let stretch = stretches(&plan.steps);
+    let mut uses = BufferUses::new(&plan);
     let mut steps: Vec<Option<Step>> = plan.steps.drain(..).map(Some).collect();
-    let mut readers: SortedMap<BufId, SortedSet<usize>> = SortedMap::new();
-    let mut producer: SortedMap<BufId, usize> = SortedMap::new();
-    for (i, s) in steps.iter().enumerate() {
-        let Some(s) = s else { continue };
-        for o in &s.reads {
-            readers.entry(o.buf).or_default().insert(i);
-        }
-        for o in &s.writes {
-            producer.insert(o.buf, i);
-        }
-    }
     for at in 0..steps.len() {
-        while let Some(from) = candidate(&plan, &steps, &readers, &producer, &kept, at, &stretch) {
-            let (Some(first), Some(second)) = (steps[from].clone(), steps[at].take()) else { break };
+        while let Some(from) = candidate(&plan, &steps, &uses, at, &stretch) {
+            let (Some(first), Some(second)) = (steps[from].take(), steps[at].take()) else { break };
             let generator = first.reads.is_empty();
-            let needed = |b: BufId| {
-                kept.contains(&b) || readers.get(&b).is_some_and(|r| r.iter().any(|i| *i != at && *i != from))
-            };
+            let needed = |b: BufId| uses.needed_besides(b, [from, at]);
             // A generator is left for its other readers; anything else moves here.
             let gone = !generator || !first.writes.iter().any(|o| needed(o.buf));
             let merged = merge(&first, &second, &|b| !generator && needed(b));
             if gone {
-                for o in &first.reads {
-                    if let Some(r) = readers.get_mut(&o.buf) {
-                        r.remove(&from);
-                    }
-                }
-                steps[from] = None;
+                uses.remove_reader(&first, from);
             }
-            for o in &second.reads {
-                if let Some(r) = readers.get_mut(&o.buf) {
-                    r.remove(&at);
-                }
-            }
-            for o in &merged.reads {
-                readers.entry(o.buf).or_default().insert(at);
-            }
-            for o in &merged.writes {
-                producer.insert(o.buf, at);
-            }
+            uses.remove_reader(&second, at);
+            uses.add(&merged, at);
+            steps[from] = (!gone).then_some(first);
             steps[at] = Some(merged);
         }
     }
@@ -87,9 +117,7 @@ pub fn fuse(mut plan: Plan) -> Plan {
 fn candidate(
     plan: &Plan,
     steps: &[Option<Step>],
-    readers: &SortedMap<BufId, SortedSet<usize>>,
-    producer: &SortedMap<BufId, usize>,
-    kept: &SortedSet<BufId>,
+    uses: &BufferUses,
     at: usize,
     stretch: &[usize],
 ) -> Option<usize> {
@@ -97,8 +125,7 @@ fn candidate(
     let Prim::Map { expr: e2, .. } = &second.prim else { return None };
     let (inputs, o2) = (&second.reads, &second.writes);
     for input in inputs {
-        let Some(from) = producer.get(&input.buf).copied().filter(|f| *f < at && stretch[*f] == stretch[at])
-        else {
+        let Some(from) = uses.producer[input.buf].filter(|f| *f < at && stretch[*f] == stretch[at]) else {
             continue;
         };
         let Some(first) = &steps[from] else { continue };
@@ -120,26 +147,33 @@ fn candidate(
             }
             continue;
         }
-        let order = |o: &Operand| (o.dims.clone(), plan.buffer(o.buf).extents.clone());
-        if order(&o1[0]) != order(&o2[0]) {
+        if !same_order(plan, &o1[0], &o2[0]) {
             // The same elements in another order: nothing else may want them in theirs.
-            let elements = |o: &Operand| -> SortedMap<Dim, Extent> {
-                o.dims.iter().copied().zip(plan.buffer(o.buf).extents.iter().cloned()).collect()
-            };
-            let wanted =
-                |b: BufId| kept.contains(&b) || readers.get(&b).is_some_and(|r| r.iter().any(|i| *i != at));
-            if elements(&o1[0]) != elements(&o2[0]) || o1.iter().any(|o| wanted(o.buf)) {
+            let wanted = |o: &Operand| uses.needed_besides(o.buf, [at; 2]);
+            if !same_elements(plan, &o1[0], &o2[0]) || o1.iter().any(wanted) {
                 continue;
             }
         }
         // Moved down to `at`, what it writes must not be read before.
-        let early =
-            o1.iter().any(|o| readers.get(&o.buf).is_some_and(|r| r.range(from + 1..at).next().is_some()));
-        if !early {
+        if !o1.iter().any(|o| uses.read_between(o.buf, from, at)) {
             return Some(from);
         }
     }
     None
+}
+
+/// True if two operands have the same elements in the same order.
+fn same_order(plan: &Plan, a: &Operand, b: &Operand) -> bool {
+    a.dims == b.dims && plan.buffer(a.buf).extents == plan.buffer(b.buf).extents
+}
+
+/// True if they have the same elements in any order.
+fn same_elements(plan: &Plan, a: &Operand, b: &Operand) -> bool {
+    let extent = |o: &Operand, dim: Dim| {
+        let at = o.dims.iter().position(|d| *d == dim)?;
+        Some(&plan.buffer(o.buf).extents[at])
+    };
+    a.dims.len() == b.dims.len() && a.dims.iter().all(|d| extent(a, *d) == extent(b, *d))
 }
 
 /// Whether a generator is better computed once, and read: where a step that reads it has many elements for each of it, and they are not cheap,

@@ -11,6 +11,7 @@ use meshwright_plan::{
     ProgramInput, ProgramInputKind, Provenance, Splits, Step, Summary,
 };
 use meshwright_sorted::{SortedMap, SortedSet};
+use std::sync::Arc;
 
 /// Line of the model file that a span starts in.
 pub type LineOf<'a> = dyn Fn(Span) -> u32 + 'a;
@@ -134,11 +135,13 @@ impl Lower<'_> {
 
     fn origin(&self, id: Id, cause: Option<&Cause>) -> Provenance {
         let graph = &self.spmd.step.graph;
+        let made = graph.node(id);
+        let named = !made.origin.name.is_empty();
         Provenance {
             id: id.0,
-            path: graph.path(id).into(),
-            line: (self.line_of)(graph.node(id).origin.span),
-            because: cause.map_or_else(String::new, |c| c.because.clone()),
+            path: if named { made.origin.name.clone() } else { graph.path(id).into() },
+            line: (self.line_of)(made.origin.span),
+            because: cause.map_or_else(Arc::default, |c| c.because.clone()),
             rule: cause.and_then(|c| c.rule).map(self.line_of),
         }
     }

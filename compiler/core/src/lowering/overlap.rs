@@ -327,7 +327,7 @@ mod tests {
 
     fn step(prim: Prim, from: &[u32], to: u32) -> Step {
         let reads = from.iter().map(|b| operand(*b)).collect();
-        let cause = Provenance { path: format!("b{to}"), ..Provenance::default() };
+        let cause = Provenance { path: format!("b{to}").into(), ..Provenance::default() };
         Step { origin: vec![cause], ..Step::new(prim, reads, vec![operand(to)]) }
     }
 

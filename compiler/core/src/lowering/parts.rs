@@ -31,26 +31,30 @@ impl Default for LossParts {
     }
 }
 
-/// Computes losses in parts of their rows where the Plan's peak falls by it.
+/// Computes losses in parts of their rows where the Plan's peak falls by it. Where no collective is, nothing comes between this pass and
+/// fusion: a Plan that was fused for its peak stays so.
 pub fn in_parts(mut plan: Plan, when: LossParts) -> Plan {
     let is_large = |o: &Operand| plan.buffer(o.buf).largest_bytes(&plan.mesh) as u64 >= when.bytes;
     let of_loss = |s: &&Step| matches!(s.prim, Prim::CrossEntropy { .. }) && s.reads.iter().any(is_large);
     let losses: Vec<BufId> = plan.steps.iter().filter(of_loss).map(|s| s.writes[0].buf).collect();
+    let mut fused = None;
     for loss in losses {
         // A loss of the same logits is in a loop already.
         let at = plan.steps.iter().position(|s| s.writes_buf(loss));
-        let cut = at.and_then(|at| Chain::at(&plan, at)?.cut(&plan, when));
-        if let Some(cut) = cut.filter(|cut| peak(cut) < peak(&plan)) {
-            plan = cut;
+        let Some(cut) = at.and_then(|at| Chain::at(&plan, at)?.cut(&plan, when)) else { continue };
+        let whole = fused.get_or_insert_with(|| fuse(plan.clone()));
+        let fused_cut = fuse(cut.clone());
+        if peak(&fused_cut) < peak(whole) {
+            (plan, *whole) = (cut, fused_cut);
         }
     }
-    plan
+    let communicates = plan.steps.iter().any(|s| s.collective().is_some());
+    fused.filter(|_| !communicates).unwrap_or(plan)
 }
 
-/// The most bytes at once, as far as it is known before the passes that follow.
-fn peak(plan: &Plan) -> u64 {
-    let fused = fuse(plan.clone());
-    measured(&fused, &ends(&fused)).peak_bytes
+/// The most bytes at once of a fused Plan, as far as it is known before the passes that follow.
+fn peak(fused: &Plan) -> u64 {
+    measured(fused, &ends(fused)).peak_bytes
 }
 
 /// The producers and consumers of logits and of all values with their dims.

@@ -38,7 +38,7 @@ impl Walk<'_> {
         }
         let rule = self.rule_of(id, kind);
         let stored = gather.is_some_and(|(axis, _)| self.stored_split(id, axis, user));
-        Cause { user, phase, because, rule, gathered: gather.map(|g| g.1), stored }
+        Cause { user, phase, because: because.into(), rule, gathered: gather.map(|g| g.1), stored }
     }
 
     /// Why a collective is there.

@@ -8,6 +8,7 @@ use meshwright_ops::{Id, RepeatId, Roles};
 use meshwright_plan::{ArenaId, Axis, DType, Dim, Dims, IdVec, Mesh, Phase, Pipeline, Placement, Splits};
 use meshwright_sorted::SortedMap;
 use std::ops::Range;
+use std::sync::Arc;
 
 /// A value in one placement, by position in [`Spmd::copies`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -42,7 +43,7 @@ pub struct Cause {
     /// The part of the step in which it happens.
     pub phase: Phase,
     /// The reason in words: "`hidden1` is summed".
-    pub because: String,
+    pub because: Arc<str>,
     /// The rule that brought it about, if one did.
     pub rule: Option<Span>,
     /// The dim that it gathers: the one that the axis split where a path of such steps begins.

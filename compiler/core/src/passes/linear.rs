@@ -6,7 +6,8 @@
 use crate::passes::normalize::rebuild_in;
 use crate::step::step_graph::StepGraph;
 use meshwright_ops::{Graph, Id, RepeatId};
-use meshwright_sorted::{SortedMap, SortedSet};
+use meshwright_sorted::SortedMap;
+use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
@@ -77,26 +78,32 @@ pub(crate) fn items_of(g: &Graph, scope: Option<RepeatId>, within: &[Id]) -> Vec
         None
     };
     let mut first: SortedMap<ScopeItem, Id> = SortedMap::new();
-    let mut users: SortedMap<ScopeItem, SortedSet<ScopeItem>> = SortedMap::new();
-    let mut waits: SortedMap<ScopeItem, usize> = SortedMap::new();
+    // Items with those that read them.
+    let mut edges: Vec<(ScopeItem, ScopeItem)> = Vec::new();
     for id in within.iter().copied() {
         let Some(mine) = item(id) else { continue };
         first.entry(mine).or_insert(id);
         // What a carry is next may stand around its loop, which then waits for it.
-        let reads = if let ScopeItem::Loop(_) = mine { g.depends_on(id) } else { g.node(id).inputs.clone() };
-        for x in reads {
-            let Some(theirs) = item(x).filter(|i| *i != mine) else { continue };
-            if users.entry(theirs).or_default().insert(mine) {
-                *waits.entry(mine).or_default() += 1;
-            }
-        }
+        let reads: Cow<'_, [Id]> = match mine {
+            ScopeItem::Loop(_) => g.depends_on(id).into(),
+            ScopeItem::Value(_) => (&g.node(id).inputs[..]).into(),
+        };
+        let theirs = reads.iter().filter_map(|x| item(*x).filter(|i| *i != mine));
+        edges.extend(theirs.map(|theirs| (theirs, mine)));
+    }
+    edges.sort_unstable();
+    edges.dedup();
+    let mut waits: SortedMap<ScopeItem, usize> = SortedMap::new();
+    for (_, reader) in &edges {
+        *waits.entry(*reader).or_default() += 1;
     }
     let ready = first.iter().filter(|(i, _)| !waits.contains_key(i));
     let mut heap: BinaryHeap<Reverse<(Id, ScopeItem)>> = ready.map(|(i, id)| Reverse((*id, *i))).collect();
     let mut out = Vec::with_capacity(first.len());
     while let Some(Reverse((_, done))) = heap.pop() {
         out.push(done);
-        for user in users.get(&done).into_iter().flatten() {
+        let from = edges.partition_point(|e| e.0 < done);
+        for (_, user) in edges[from..].iter().take_while(|e| e.0 == done) {
             let Some(left) = waits.get_mut(user) else { continue };
             *left -= 1;
             if *left == 0 {

@@ -63,7 +63,7 @@ impl Teller<'_> {
                         phase: cause.phase,
                         value: self.describe(value),
                         place: self.place(value),
-                        because: cause.because.clone(),
+                        because: cause.because.to_string(),
                     });
                 }
             }

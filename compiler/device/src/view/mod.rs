@@ -143,7 +143,7 @@ impl DevicePlan {
             kind: launch.kind.name(),
             step: launch.step,
             steps: launch.steps.clone(),
-            value: origin.map_or_else(String::new, |o| o.path.clone()),
+            value: origin.map_or_else(String::new, |o| o.path.to_string()),
             line: origin.map_or(0, |o| o.line),
             reads: launch.reads.iter().map(|t| TensorView::of(&self.slots, t, vec![])).collect(),
             writes: launch

@@ -2,6 +2,7 @@
 
 use crate::stop::Stop;
 use meshwright_diag::Diagnostic;
+use meshwright_files::cache_folder;
 use meshwright_files::replacing::write_whole;
 use meshwright_files::text_file::text_of_at_most;
 use meshwright_lsp::{Connection, Host, SessionEnd, serve};
@@ -34,10 +35,9 @@ struct MachineFiles {
 
 /// A folder among the caches of the user, for this version; below the folder for temporary files where there is none.
 fn shelf() -> Option<PathBuf> {
-    let folder = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|p| p.is_absolute());
-    let caches = folder("XDG_CACHE_HOME").or_else(|| Some(folder("HOME")?.join(".cache")));
-    let caches = caches.unwrap_or_else(std::env::temp_dir);
-    Some(caches.join("meshwright").join(env!("CARGO_PKG_VERSION")))
+    let caches = cache_folder().filter(|c| c.is_absolute()).map(Path::to_path_buf);
+    let caches = caches.unwrap_or_else(|| std::env::temp_dir().join("meshwright"));
+    Some(caches.join(env!("CARGO_PKG_VERSION")))
 }
 
 impl Host for MachineFiles {

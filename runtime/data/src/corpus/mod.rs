@@ -4,6 +4,7 @@
 mod document_split;
 mod documents;
 mod index;
+mod kept_tokens;
 mod labeled;
 mod lines;
 mod manifest;
@@ -16,10 +17,10 @@ mod trainer;
 
 pub use documents::{DocumentRule, TextFiles};
 pub(crate) use index::{CorpusIndex, SetIndex, SpecialTokens};
+pub(crate) use kept_tokens::encode_kept;
 pub use labeled::LabelRule;
 pub(crate) use labeled::{LabeledTexts, class_of};
 pub(crate) use pair_form::PairForm;
-pub(crate) use tokenize::encode_all;
 pub use tokenize::{TokenizeOptions, TokenizeProgress, Tokenized, tokenize};
 pub use tokenizer::TextTokenizer;
 pub use trainer::{TokenizerKind, TokenizerSource};

@@ -2,7 +2,7 @@
 
 use crate::InputBinding;
 use crate::corpus::{
-    CorpusIndex, LabeledTexts, PairForm, SetIndex, SpecialTokens, TextFiles, TextTokenizer, encode_all,
+    CorpusIndex, LabeledTexts, PairForm, SetIndex, SpecialTokens, TextFiles, TextTokenizer, encode_kept,
 };
 use crate::dataset::input_info::{InputInfo, RangeOf};
 use crate::readers::array::{Elem, TensorFile};
@@ -113,7 +113,7 @@ impl TokenStream {
         let pair = text.second.as_ref().map(|_| tokenize.pair_form()).transpose()?;
         let end = special.end.filter(|end| special.sep != Some(*end) && pair.is_none());
         let (mut starts, mut data): (_, Vec<u8>) = (Vec::new(), Vec::new());
-        for tokens in encode_all(&tokenize, &texts)?.into_iter().filter(|t| all || !t.is_empty()) {
+        for tokens in encode_kept(&tokenize, &texts)?.into_iter().filter(|t| all || !t.is_empty()) {
             starts.push(data.len() / 4);
             data.extend(tokens.into_iter().chain(end).flat_map(|t| (t as i32).to_le_bytes()));
         }

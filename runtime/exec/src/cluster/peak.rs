@@ -6,14 +6,19 @@ use crate::error::ExecError;
 use meshwright_plan::Arithmetic;
 use std::time::Duration;
 
-/// The first product has this many rows and columns, each later one twice as many.
+/// The first product has this many rows and columns.
 const FIRST: usize = 256;
 /// The last: its three matrices of `f32` take 768 MiB.
 const LAST: usize = 8192;
 /// A product that takes as long is large enough for its time to be that of multiplying.
-const LONG: Duration = Duration::from_millis(12);
+const LONG: Duration = Duration::from_millis(6);
 /// Products of the largest size; the fastest counts.
 const REPEATS: usize = 3;
+
+/// The size of the next product: twice as large takes eight times as long, which at the end would be much more than long enough.
+fn larger(size: usize, took: Duration) -> usize {
+    if took * 8 <= LONG { size * 2 } else { size + size / 2 }
+}
 
 /// Time of concurrent matmuls on the devices if this process had the cores to itself.
 fn alone(products: &[ProductTime], cores: usize) -> Duration {
@@ -29,8 +34,8 @@ fn alone(products: &[ProductTime], cores: usize) -> Duration {
 impl Cluster {
     /// Floating-point operations a second of all devices of the mesh together in a product of two square matrices:
     /// those of this process's devices, which multiply at once and may share cores, times the number of processes.
-    /// Threads are timed in processor time, so that other work of the machine lowers it little. Takes about a tenth of
-    /// a second.
+    /// Threads are timed in processor time, so that other work of the machine lowers it little. Takes some hundredths
+    /// of a second.
     ///
     /// # Errors
     /// Where a device fails.
@@ -44,7 +49,7 @@ impl Cluster {
         slowest(size)?;
         let mut best = slowest(size)?;
         while best < LONG && size < LAST {
-            size *= 2;
+            size = larger(size, best).min(LAST);
             best = slowest(size)?;
         }
         for _ in 1..REPEATS {
@@ -58,6 +63,21 @@ impl Cluster {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn products_grow_until_one_is_long() {
+        let sizes = |rate: f64| {
+            let took = |n: usize| Duration::from_secs_f64(2.0 * (n as f64).powi(3) / rate);
+            let mut sizes = vec![FIRST];
+            while let Some(n) = sizes.last().filter(|n| took(**n) < LONG) {
+                sizes.push(larger(*n, took(*n)));
+            }
+            sizes
+        };
+        assert_eq!(sizes(1e9), [256]);
+        assert_eq!(sizes(25e9), [256, 384, 576]);
+        assert_eq!(sizes(100e9), [256, 512, 768]);
+    }
 
     #[test]
     fn what_else_a_machine_does_is_not_part_of_a_product() {

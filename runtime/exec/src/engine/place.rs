@@ -12,7 +12,7 @@ pub fn place(plan: &Plan, rank: usize, step_number: Option<u64>, step: Option<us
         rank,
         step_number,
         step: found.map(|(i, s)| (i, s.name())),
-        value: origin.map_or_else(String::new, |o| o.path.clone()),
+        value: origin.map_or_else(String::new, |o| o.path.to_string()),
         line: origin.map_or(0, |o| o.line),
     })
 }

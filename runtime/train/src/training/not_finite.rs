@@ -460,7 +460,7 @@ impl Trail<'_> {
         };
         let known = self.graph.ids().find(|id| *id == Id(cause.id));
         let span = known.map_or(nowhere, |id| self.graph.node(id).origin.span);
-        (cause.path.clone(), span)
+        (cause.path.to_string(), span)
     }
 }
 

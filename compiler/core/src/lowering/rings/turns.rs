@@ -134,7 +134,7 @@ impl Turns<'_> {
         let over: Vec<String> = axes.iter().map(|a| format!("`{}`", self.plan.mesh.name(*a))).collect();
         let because = format!("`{}` goes around {}", self.plan.dims.name(dim), over.join(", "));
         let prim = Prim::Collective(Collective::Rotate { axes, dim });
-        let origin = vec![Provenance { because, ..origin.clone() }];
+        let origin = vec![Provenance { because: because.into(), ..origin.clone() }];
         let step = Step::new(prim, vec![from.clone()], vec![to.clone()]);
         self.out.push(Step { phase: self.step.phase, origin, ..step });
         to
@@ -256,7 +256,7 @@ impl Turns<'_> {
             let joined = Operand { buf, dims: from.dims.clone() };
             let because = format!("`{}` is used whole", self.plan.dims.name(dim));
             let prim = Prim::Collective(Collective::AllGather { axis: *axis, dims: vec![dim] });
-            let origin = vec![Provenance { because, ..to.origin.clone() }];
+            let origin = vec![Provenance { because: because.into(), ..to.origin.clone() }];
             self.push(prim, vec![from], vec![joined.clone()], origin);
             from = joined;
         }

@@ -156,7 +156,7 @@ fn slow(plan: &Plan) -> Result<Vec<SlowProductReport>, Stop> {
     let found = slow_products(plan).map_err(|e| Stop::Internal(Some(e.to_string())))?;
     let one = |p: SlowProduct| {
         let origin = plan.steps[p.step].origin.first();
-        let (path, line) = origin.map_or((String::new(), 0), |o| (o.path.clone(), o.line));
+        let (path, line) = origin.map_or((String::new(), 0), |o| (o.path.to_string(), o.line));
         SlowProductReport { path, line, extents: p.extents, because: p.because }
     };
     Ok(found.into_iter().map(one).collect())
