@@ -10,6 +10,7 @@ use meshwright_runs::catalog::LIBRARY;
 use meshwright_runs::catalog::{LAYOUTS, MAPS, MODELS};
 use meshwright_sorted::SortedSet;
 use meshwright_syntax::parse_layout;
+use std::path::PathBuf;
 
 /// The folders of the crates, such as `compiler/diag`.
 fn crates() -> Vec<String> {
@@ -214,7 +215,9 @@ fn what_lies_in_the_folders_ships() {
 
 #[test]
 fn decisions_are_short() {
-    let records = files("md").into_iter().filter(|p| short(p).starts_with("docs/adr/"));
+    // The list of them has a line for each.
+    let is_record = |p: &PathBuf| short(p).starts_with("docs/adr/") && !p.ends_with("README.md");
+    let records = files("md").into_iter().filter(is_record);
     let long = records.map(|p| (short(&p), read(&p).lines().count())).filter(|(_, n)| *n > 80);
     none(long.map(|(name, n)| format!("{name}: {n} lines, more than 80")).collect());
 }

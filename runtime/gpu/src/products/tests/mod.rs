@@ -389,7 +389,7 @@ fn epilogues_equal_loops() {
     assert_eq!(sums, [column(0), column(1), column(2), column(3), 0.0]);
     assert_eq!(with(&mut products, Follows::LeftSums(at), false), plain);
     let x = noise(3, 15);
-    assert_eq!(sums, [0, 1, 2, 3, 4].map(|i| (0..3).map(|k| x[k * 5 + i] as f32).sum()));
+    assert_eq!(sums, [0, 1, 2, 3, 4].map(|i| (0..3).map(|k| x[k * 5 + i] as f32).sum::<f32>()));
 }
 
 /// A gradient has no bias, and bits have room for whole rows.
