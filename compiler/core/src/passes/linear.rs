@@ -57,61 +57,58 @@ pub(crate) fn items(g: &Graph, scope: Option<RepeatId>) -> Vec<ScopeItem> {
     if g.repeats.is_empty() {
         return g.ids().rev().map(ScopeItem::Value).collect();
     }
-    items_of(g, scope, &g.ids().collect::<Vec<_>>())
+    let within = g.ids().filter(|id| g.within(g.node(*id).scope, scope));
+    items_of(g, scope, &within.collect::<Vec<_>>())
 }
 
-/// The same, of which `within` are all values in it.
+/// The same, of which `within` are all values in it and in its loops, in their order.
 pub(crate) fn items_of(g: &Graph, scope: Option<RepeatId>, within: &[Id]) -> Vec<ScopeItem> {
-    // The item of this scope that a value belongs to; none for values around it.
+    // The item of this scope that a value in it belongs to.
     let item = |id: Id| {
-        let mut inner = g.node(id).scope;
-        if inner == scope {
-            return Some(ScopeItem::Value(id));
+        let (mut item, mut inner) = (ScopeItem::Value(id), g.node(id).scope);
+        while let Some(of) = inner.filter(|of| Some(*of) != scope) {
+            (item, inner) = (ScopeItem::Loop(of), g.repeats[of].parent);
         }
-        while let Some(of) = inner {
-            let parent = g.repeats[of].parent;
-            if parent == scope {
-                return Some(ScopeItem::Loop(of));
-            }
-            inner = parent;
-        }
-        None
+        item
     };
-    let mut first: SortedMap<ScopeItem, Id> = SortedMap::new();
-    // Items with those that read them.
-    let mut edges: Vec<(ScopeItem, ScopeItem)> = Vec::new();
-    for id in within.iter().copied() {
-        let Some(mine) = item(id) else { continue };
-        first.entry(mine).or_insert(id);
+    // Items are known by the positions of their first values.
+    let mut loops: SortedMap<RepeatId, usize> = SortedMap::new();
+    let all = within.iter().enumerate().map(|(at, id)| match item(*id) {
+        ScopeItem::Value(_) => at,
+        ScopeItem::Loop(of) => *loops.entry(of).or_insert(at),
+    });
+    let first: Vec<usize> = all.collect();
+    let mut readers: Vec<(usize, usize)> = Vec::new();
+    for (at, id) in within.iter().copied().enumerate() {
+        let mine = first[at];
         // What a carry is next may stand around its loop, which then waits for it.
-        let reads: Cow<'_, [Id]> = match mine {
-            ScopeItem::Loop(_) => g.depends_on(id).into(),
-            ScopeItem::Value(_) => (&g.node(id).inputs[..]).into(),
+        let reads: Cow<'_, [Id]> = match g.node(id).scope == scope {
+            false => g.depends_on(id).into(),
+            true => (&g.node(id).inputs[..]).into(),
         };
-        let theirs = reads.iter().filter_map(|x| item(*x).filter(|i| *i != mine));
-        edges.extend(theirs.map(|theirs| (theirs, mine)));
+        // What is not in the scope comes before it.
+        let theirs = reads.iter().filter_map(|x| Some(first[within.binary_search(x).ok()?]));
+        readers.extend(theirs.filter(|theirs| *theirs != mine).map(|theirs| (theirs, mine)));
     }
-    edges.sort_unstable();
-    edges.dedup();
-    let mut waits: SortedMap<ScopeItem, usize> = SortedMap::new();
-    for (_, reader) in &edges {
-        *waits.entry(*reader).or_default() += 1;
-    }
-    let ready = first.iter().filter(|(i, _)| !waits.contains_key(i));
-    let mut heap: BinaryHeap<Reverse<(Id, ScopeItem)>> = ready.map(|(i, id)| Reverse((*id, *i))).collect();
-    let mut out = Vec::with_capacity(first.len());
-    while let Some(Reverse((_, done))) = heap.pop() {
-        out.push(done);
-        let from = edges.partition_point(|e| e.0 < done);
-        for (_, user) in edges[from..].iter().take_while(|e| e.0 == done) {
-            let Some(left) = waits.get_mut(user) else { continue };
-            *left -= 1;
-            if *left == 0 {
-                heap.push(Reverse((first[user], *user)));
+    readers.sort_unstable();
+    readers.dedup();
+    let mut waits = vec![0_usize; within.len()];
+    readers.iter().for_each(|(_, reader)| waits[*reader] += 1);
+    let is_ready = |at: &usize| first[*at] == *at && waits[*at] == 0;
+    let mut ready: BinaryHeap<Reverse<usize>> = (0..within.len()).filter(is_ready).map(Reverse).collect();
+    let mut out = Vec::with_capacity(within.len());
+    while let Some(Reverse(done)) = ready.pop() {
+        out.push(item(within[done]));
+        let from = readers.partition_point(|e| e.0 < done);
+        for (_, reader) in readers[from..].iter().take_while(|e| e.0 == done) {
+            waits[*reader] -= 1;
+            if waits[*reader] == 0 {
+                ready.push(Reverse(*reader));
             }
         }
     }
-    assert_eq!(out.len(), first.len(), "internal error: values of a loop depend on what follows it");
+    let items = first.iter().enumerate().filter(|(at, first)| at == *first).count();
+    assert_eq!(out.len(), items, "internal error: values of a loop depend on what follows it");
     out.reverse();
     out
 }
