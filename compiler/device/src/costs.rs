@@ -93,11 +93,8 @@ impl Launch {
 impl DevicePlan {
     /// Sum over all launches.
     pub fn totals(&self, plan: &Plan) -> Totals {
-        let mut all = Totals {
-            arena_bytes: self.arena.bytes,
-            peak_bytes: plan.peak_without(&self.absent),
-            ..Totals::default()
-        };
+        let mut all =
+            Totals { arena_bytes: self.arena.bytes, peak_bytes: self.peak_bytes(plan), ..Totals::default() };
         self.add(&mut all, (plan, &copies(self)), &self.body, 1);
         all
     }

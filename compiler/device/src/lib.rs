@@ -19,6 +19,7 @@ pub mod iteration;
 pub mod kernels;
 pub mod launch;
 pub mod lowering;
+mod memory;
 pub mod passes;
 pub mod slot;
 pub mod stored;

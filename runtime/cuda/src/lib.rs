@@ -106,12 +106,26 @@ impl Platform for CubePlatform {
         Ok(Programs::new(GpuBackend::open(gpu, rank, libraries)?))
     }
 
+    fn target(&self, gpu: Option<usize>) -> Option<Target> {
+        CubeDevice::cuda(gpu?).ok().map(|device| target_of(&device))
+    }
+
     fn silent(&self, gpu: Option<usize>) -> Option<SilentGpu> {
         faults::silent(gpu?)
     }
 
     fn observe(&self, watched: &Arc<Launches>) -> Option<Box<dyn Any + Send>> {
         Some(watch::observe(watched))
+    }
+}
+
+fn target_of(device: &CubeDevice) -> Target {
+    match device {
+        CubeDevice::Cuda(gpu) => Target {
+            tensor_cores: attention::is_there(&device.client()),
+            ..Target::cuda((0, 0), blas::is_open(gpu.index))
+        },
+        _ => Target::compiled_on_host(),
     }
 }
 
@@ -301,13 +315,7 @@ impl Backend for GpuBackend {
     }
 
     fn target(&self) -> Target {
-        match &self.device {
-            CubeDevice::Cuda(gpu) => Target {
-                tensor_cores: attention::is_there(&self.device.client()),
-                ..Target::cuda((0, 0), blas::is_open(gpu.index))
-            },
-            _ => Target::compiled_on_host(),
-        }
+        target_of(&self.device)
     }
 
     fn check(&self, plan: &Plan, rank: usize) -> Result<(), ExecError> {

@@ -1,4 +1,5 @@
-//! Random programs under random layouts equal one device: the test of interplay.
+//! Random programs under random layouts equal one device: the test of interplay. One device equals what oracles compute, as threads launch a
+//! program and, of every fourth, as GPUs do.
 //!
 //! 300 seeds in a normal run, 10,000 with `LONG=1`; `SEED=n` runs one and prints it, `SEED=n..m` runs those between.
 
@@ -209,10 +210,10 @@ fn trial(seed: u64, r: &Random, place: Place, show: bool) -> Result<End, String>
     if show {
         report(&format!("{}\n{}", print::graph(&step), told(&layout)));
     }
-    let alone = match plan(&step, &Layout::default(), false) {
-        Ok(p) => run(p.plan, r).map_err(|e| format!("on one device: {e}"))?,
-        Err(e) => return Err(format!("on one device: {e:?}")),
-    };
+    let single = plan(&step, &Layout::default(), false).map_err(|e| format!("on one device: {e:?}"))?.plan;
+    let launched = (seed % 4 == 0).then(|| run_on(meshwright_burn::reference(), single.clone(), r));
+    let launched = launched.transpose().map_err(|e| format!("as a GPU launches it: {e}"))?;
+    let alone = run(single, r).map_err(|e| format!("on one device: {e}"))?;
     let meant = meaning(&step, r);
     if meant.first().is_some_and(|first| steps_by_chance(first, r)) {
         return Ok(End::Chance);
@@ -220,6 +221,9 @@ fn trial(seed: u64, r: &Random, place: Place, show: bool) -> Result<End, String>
     if let Err(e) = equal(&alone, &meant) {
         let place = first_wrong(&step, r).unwrap_or_else(|| "each value is right by itself".into());
         return Err(format!("one device is not what it means: {e}\n    {place}"));
+    }
+    if let Some(e) = launched.and_then(|launched| equal(&launched, &alone).err()) {
+        return Err(format!("as a GPU launches it: {e}"));
     }
     let mut asked = step.clone();
     let mut alone = alone;

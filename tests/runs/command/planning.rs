@@ -7,9 +7,8 @@ use meshwright_core::partition::PlacedLoop;
 use meshwright_core::verify::verify;
 use meshwright_core::{Compiled, OutputKind, training_step};
 use meshwright_plan::{Operand, Plan, Prim};
+use meshwright_speed::{slowness, thread_time};
 use meshwright_train::{Project, ProjectOptions};
-use meshwright_speed::slowness;
-use rustix::time::{ClockId, clock_gettime};
 use std::time::Duration;
 
 /// From names on the command line to a Plan: parsing, resolving, differentiating, partitioning, lowering.
@@ -117,12 +116,6 @@ train decoder {
     optimizer adamw(lr = 1e-4)
 }
 ";
-
-/// CPU time of this thread so far.
-fn thread_time() -> Duration {
-    let t = clock_gettime(ClockId::ThreadCPUTime);
-    Duration::new(t.tv_sec as u64, t.tv_nsec as u32)
-}
 
 /// Four times the blocks take about four times as long, under ZeRO-3 and with tensor parallelism: nothing in the compiler
 /// looks at all of a program for each part of it.

@@ -5,6 +5,7 @@
 
 use rustix::time::{ClockId, clock_gettime};
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 /// Seconds that [`work`] takes where the limits were set: a core of a server that nothing else uses.
 const USUAL: f64 = 0.035;
@@ -16,9 +17,9 @@ const MOST: f64 = 5.0;
 /// Others share the machine, and its speed doubles and halves within a second: ask right before or after what has a limit.
 #[must_use]
 pub fn slowness() -> f64 {
-    let begin = thread_seconds();
+    let begin = thread_time();
     std::hint::black_box(work());
-    ((thread_seconds() - begin) / USUAL).clamp(1.0, MOST)
+    ((thread_time() - begin).as_secs_f64() / USUAL).clamp(1.0, MOST)
 }
 
 /// What a compiler does most: it allocates, compares, and follows pointers through more memory than the nearest caches hold.
@@ -37,9 +38,21 @@ fn work() -> u64 {
     found.fold(0, |sum: u64, (_, v)| sum.wrapping_add(v[0]))
 }
 
-fn thread_seconds() -> f64 {
-    let t = clock_gettime(ClockId::ThreadCPUTime);
-    t.tv_sec as f64 + t.tv_nsec as f64 * 1e-9
+/// Processor time of this thread so far.
+#[must_use]
+pub fn thread_time() -> Duration {
+    time_of(ClockId::ThreadCPUTime)
+}
+
+/// Processor time of this process so far.
+#[must_use]
+pub fn process_time() -> Duration {
+    time_of(ClockId::ProcessCPUTime)
+}
+
+fn time_of(clock: ClockId) -> Duration {
+    let t = clock_gettime(clock);
+    Duration::new(t.tv_sec.unsigned_abs(), u32::try_from(t.tv_nsec).unwrap_or(0))
 }
 
 #[cfg(test)]

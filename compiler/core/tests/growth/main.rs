@@ -15,10 +15,9 @@ mod constructs;
 mod examine;
 
 use constructs::{Construct, Text, constructs};
-use meshwright_speed::slowness;
+use meshwright_speed::{process_time, slowness};
 use mimalloc::MiMalloc;
 use peakmem_alloc::{PeakMemAlloc, PeakMemAllocTrait};
-use rustix::time::{ClockId, clock_gettime};
 use std::alloc::{GlobalAlloc, Layout};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -73,8 +72,7 @@ const TRIES: usize = 12;
 const FLOOR: [f64; 2] = [2e-3, 2e6];
 
 fn cpu_seconds() -> f64 {
-    let t = clock_gettime(ClockId::ProcessCPUTime);
-    t.tv_sec as f64 + t.tv_nsec as f64 * 1e-9
+    process_time().as_secs_f64()
 }
 
 /// Seconds that a text takes.

@@ -5,6 +5,7 @@ use crate::error::{ExecError, SilentGpu};
 use crate::watch::{KernelWatch, KernelsBy, Launches};
 use meshwright_comm::nccl::{LaunchOrder, NcclOptions, NcclTransport};
 use meshwright_comm::{Timeouts, Transport};
+use meshwright_device::target::Target;
 use meshwright_gpu::load::Paths;
 use std::any::Any;
 use std::fmt;
@@ -18,6 +19,12 @@ pub trait Platform: fmt::Display + Send + Sync + 'static {
     /// # Errors
     /// If there is no such device.
     fn programs(&self, gpu: Option<usize>, rank: usize, libraries: &Paths) -> Result<Programs, ExecError>;
+
+    /// The target of device plans for a GPU that has its programs; none for other devices.
+    fn target(&self, gpu: Option<usize>) -> Option<Target> {
+        let _ = gpu;
+        None
+    }
 
     /// Whether the device computes asynchronously to its host; also its stand-in in tests.
     fn runs_ahead(&self) -> bool {
@@ -66,6 +73,11 @@ impl DeviceKind {
     /// The number of the GPU that it is.
     pub fn gpu_number(&self) -> Option<usize> {
         self.gpu
+    }
+
+    /// See [`Platform::target`].
+    pub(crate) fn target(&self) -> Option<Target> {
+        self.platform.target(self.gpu)
     }
 
     /// See [`Platform::runs_ahead`].

@@ -32,6 +32,7 @@ use crate::trace::DeviceTrace;
 use crate::watch::{KernelWatch, KernelsBy};
 use meshwright_comm::{Timeouts, Transport, World};
 use meshwright_device::error::NoAttentionKernel;
+use meshwright_device::target::Target;
 use meshwright_gpu::devices::memory;
 use meshwright_gpu::load::Paths;
 use meshwright_plan::{BufId, Mesh, Plan, ProgramInputKind};
@@ -85,6 +86,8 @@ pub struct GpuShare {
     pub ranks: usize,
     /// Bytes of its memory, if the driver reports them.
     pub memory: Option<u64>,
+    /// Its kind.
+    pub target: Target,
 }
 
 /// The devices of a mesh, or this process's part of them. Dropping it ends them.
@@ -436,12 +439,18 @@ impl Cluster {
 
     /// The GPUs of this process's devices, in ascending number; none where devices are threads.
     pub fn gpus(&self) -> Vec<GpuShare> {
-        let mut ranks: SortedMap<usize, usize> = SortedMap::new();
-        for gpu in self.kinds.iter().filter_map(DeviceKind::gpu_number) {
-            *ranks.entry(gpu).or_default() += 1;
+        let mut gpus: SortedMap<usize, GpuShare> = SortedMap::new();
+        for (kind, gpu) in self.kinds.iter().filter_map(|kind| Some((kind, kind.gpu_number()?))) {
+            let bytes = || memory(&self.libraries, u32::try_from(gpu).ok()?);
+            let share = || GpuShare {
+                gpu,
+                ranks: 0,
+                memory: bytes(),
+                target: kind.target().unwrap_or_else(Target::h100),
+            };
+            gpus.entry(gpu).or_insert_with(share).ranks += 1;
         }
-        let bytes = |gpu| memory(&self.libraries, u32::try_from(gpu).ok()?);
-        ranks.into_iter().map(|(gpu, ranks)| GpuShare { gpu, ranks, memory: bytes(gpu) }).collect()
+        gpus.into_values().collect()
     }
 
     /// Counts the kernels that devices launch, until the returned value ends.

@@ -139,7 +139,7 @@ impl<B: Backend> Program<B> {
         backend.check(&plan, rank)?;
         let compiled = meshwright_device::compile(&plan, rank, backend.target());
         let mut device = compiled.map_err(|error| not_compiled(&plan, rank, error))?;
-        let planned = plan.peak_without(&device.absent);
+        let planned = device.peak_bytes(&plan);
         let mut handles = Handles::<B>::new();
         for (number, id) in device.slots.tables() {
             let table = &device.tables[number];

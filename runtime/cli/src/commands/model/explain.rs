@@ -106,7 +106,7 @@ fn add_device(report: &mut Report, plan: &Plan, kind: DeviceChoice) -> Result<()
     let stages = report.pipeline.iter_mut().flat_map(|p| &mut p.stages);
     for (stage, on) in stages.zip(plan.device_blocks()) {
         let device = passes::device_plan(plan, on.rank(), passes::target(kind))?;
-        (stage.peak_bytes, stage.arena_bytes) = (plan.peak_on(&on, &device.absent), Some(device.arena.bytes));
+        (stage.peak_bytes, stage.arena_bytes) = (device.peak_on(plan, &on), Some(device.arena.bytes));
     }
     report.device = Some(DeviceTotals {
         device: device.target.to_string(),
@@ -115,7 +115,7 @@ fn add_device(report: &mut Report, plan: &Plan, kind: DeviceChoice) -> Result<()
         read_bytes: totals.traffic.read,
         written_bytes: totals.traffic.written,
         arena_bytes: totals.arena_bytes,
-        memory: plan.peak_memory(&device.absent),
+        memory: device.peak_memory(plan),
     });
     if kind == DeviceChoice::Cuda {
         report.slow_products = slow(plan)?;
