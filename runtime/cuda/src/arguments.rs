@@ -5,7 +5,7 @@ use burn_backend::DType as BurnType;
 use burn_backend::cubecl::dtype_to_storage_type;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
-use meshwright_device::kernels::joint_walk::JointWalk;
+use meshwright_device::kernels::merged_dims::JointWalk;
 use meshwright_exec::watch;
 use meshwright_plan::DType;
 

@@ -1,12 +1,12 @@
 //! A program as another system runs it, by documented facts. Only published runs are estimated so.
 
-mod again;
 mod merge;
 mod overlap;
+mod recompute;
 
 use crate::engine::EngineFacts;
-use crate::foreign::again::{recompute, recompute_last};
 use crate::foreign::merge::{merged, product_of};
+use crate::foreign::recompute::{recompute, recompute_last};
 use crate::timeline::Prices;
 use crate::work::{DeviceWork, KernelPurpose, KernelWork, Product, Scores, Transfer, WorkItem};
 use meshwright_plan::KernelFamily;

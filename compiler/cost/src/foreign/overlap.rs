@@ -1,7 +1,7 @@
 //! Collectives of activations that an engine runs beside products.
 
 use super::Translation;
-use super::again::inner;
+use super::recompute::inner;
 use crate::work::{Transfer, WorkItem};
 use meshwright_plan::KernelFamily;
 use meshwright_plan::{CollectiveKind, Phase, Step};

@@ -6,9 +6,9 @@
 mod check;
 mod error;
 mod network;
+mod overrides;
 mod read;
 mod source;
-mod with;
 
 pub use error::MachineError;
 pub use network::{InNetwork, NetworkLine, ReduceMode, Tier};

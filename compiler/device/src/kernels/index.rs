@@ -3,7 +3,7 @@
 use super::call::KernelCall;
 use super::dims::{WalkDim, counted};
 use super::fold::FoldCall;
-use super::spread::{CUBES, UNITS};
+use super::fold_blocks::{CUBES, UNITS};
 use meshwright_plan::DType;
 use std::ops::Range;
 

@@ -3,7 +3,7 @@
 use super::call::KernelCall;
 use super::dims::{WalkDim, counted};
 use super::fold::FoldCall;
-use super::spread::CUBES;
+use super::fold_blocks::CUBES;
 use meshwright_plan::{DType, Monoid};
 
 /// Threads of a block on tensor cores: four warps.

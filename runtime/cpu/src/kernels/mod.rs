@@ -60,7 +60,7 @@ mod matrix;
 mod par;
 mod rows;
 mod strided;
-mod task_board;
+mod shared_tasks;
 #[cfg(test)]
 mod tests;
 mod trig;

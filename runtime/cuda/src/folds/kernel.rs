@@ -13,7 +13,7 @@ use super::super::elements::{
 use super::super::program::{ScalarProgram, evaluate};
 use cubecl::prelude::*;
 use cubecl::std::FastDivmod;
-use meshwright_device::kernels::spread::UNITS;
+use meshwright_device::kernels::fold_blocks::UNITS;
 use meshwright_plan::{DType, Monoid};
 
 /// The compile-time parameters of a kernel.

@@ -13,11 +13,11 @@ use cubecl::prelude::*;
 use meshwright_device::KernelError;
 use meshwright_device::kernels::call::Computes;
 use meshwright_device::kernels::fold::FoldCall;
-use meshwright_device::kernels::joint_walk::JointWalk;
+use meshwright_device::kernels::fold_blocks::CUBES;
 use meshwright_device::kernels::map::MapOperand;
+use meshwright_device::kernels::merged_dims::JointWalk;
 use meshwright_device::kernels::rows::ResultOf;
 use meshwright_device::kernels::rows::call::{MOST_UNITS, RowCall, UNITS, UNITS_OF_LONG, each};
-use meshwright_device::kernels::spread::CUBES;
 use meshwright_exec::backend::RngState;
 use meshwright_plan::DType;
 

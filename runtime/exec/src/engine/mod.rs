@@ -3,7 +3,6 @@
 mod faults;
 pub(crate) mod interpreter;
 mod kernels;
-mod launched;
 mod link_setup;
 mod links;
 mod notes;
@@ -11,11 +10,12 @@ pub(crate) mod place;
 pub(crate) mod programs;
 pub(crate) mod replays;
 pub(crate) mod runner;
+mod runs_in_flight;
 pub(crate) mod slow_products;
 mod step_inputs;
 
-pub use launched::DeviceReport;
 pub(crate) use programs::ProductTime;
+pub use runs_in_flight::DeviceReport;
 pub use step_inputs::{LocalInput, local_inputs};
 
 use crate::backend::{DeviceError, Download, Memory, RngState};
@@ -23,7 +23,6 @@ use crate::cluster::devices::DeviceKind;
 use crate::error::{ExecError, Place};
 use crate::tensor::{Finiteness, HostTensor};
 use crate::trace::{DeviceTrace, Recorder};
-use launched::LaunchedRun;
 use links::axis_sets;
 use meshwright_comm::{Collectives, Group, NotAGroup, Tag, Transport};
 use meshwright_gpu::load::Paths;
@@ -32,6 +31,7 @@ use meshwright_sorted::{SortedMap, SortedSet};
 use place::place;
 use programs::Executor;
 use runner::RunError;
+use runs_in_flight::LaunchedRun;
 use std::any::Any;
 use std::collections::VecDeque;
 use std::ops::{Range, RangeInclusive};
