@@ -203,12 +203,12 @@ pub enum ExecError {
         /// The problem.
         problem: String,
     },
-    /// A parameter or moment is missing or does not fit.
+    /// A parameter or optimizer state is missing or does not fit.
     #[error("rank {rank}: `{name}`: {problem}")]
     State {
         /// The device.
         rank: usize,
-        /// Path of the parameter, or of the moment.
+        /// Path of the parameter or optimizer state.
         name: String,
         /// The problem.
         problem: String,

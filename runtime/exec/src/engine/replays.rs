@@ -92,7 +92,7 @@ pub(crate) struct Recorded<B: Backend> {
     /// as many numbers.
     calls: Option<(RecordedCalls, u64)>,
     fixed: FixedTensors<B>,
-    /// The parameters and moments that the run at hand is to read, where they are kept.
+    /// Parameters and optimizer state that the current run reads: the buffer of each, and its name.
     bound: Vec<(BufId, String)>,
 }
 
