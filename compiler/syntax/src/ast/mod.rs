@@ -149,7 +149,8 @@ pub struct TrainSetting {
 pub enum TrainKind {
     /// `minimize mlm`, `minimize g_loss of gen.* every 2 from 1`.
     Minimize(Minimize),
-    /// `optimizer adam(lr = 1e-3)`; a bare name is a call without arguments. Schedules are expressions.
+    /// `optimizer adam(lr = 1e-3)`; a bare name is a call without arguments. Learning-rate schedules are
+    /// expressions.
     Optimizer(Call),
     /// `clip global_norm = 1.0` or `clip global_norm(1.0)`: the same call with one positional argument.
     Clip(Call),

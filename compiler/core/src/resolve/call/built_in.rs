@@ -255,7 +255,7 @@ impl<'a> Resolver<'a> {
         }
         let d = |text: String| Diagnostic::error(codes::E0201, text).at(site.name.span, "not known");
         if !brackets && crate::resolve::train::learning_rate::is_learning_rate(name) {
-            let d = d(format!("`{name}` is a schedule of the learning rate"));
+            let d = d(format!("`{name}` is a learning-rate schedule"));
             self.error(d.help("use it in the `train` block"));
             return Val::Poison;
         }
