@@ -97,7 +97,7 @@ impl StridedTensors {
         }
     }
 
-    /// What is computed where an operand lies that ends here has its strides.
+    /// A result in the storage of a donated operand has the operand's strides.
     fn in_place(&mut self, operation: &OperationIr) {
         if !matches!(
             operation,

@@ -321,7 +321,7 @@ impl DeviceProducts {
     ) {
         let sums = matches!(then, Then::RightSums | Then::LeftSums);
         let writes_beside = sums || matches!(then, Then::ReluKeeping | Then::GeluTanhKeeping);
-        // Of a vector and a second operand the last is written.
+        // If there are a vector and a second operand, the second operand is written.
         let last = 3 + has[..2].iter().filter(|has| **has).count();
         let beside = bindings.get(last).filter(|_| writes_beside);
         let written: Vec<BufferBinding> = [&bindings[2]].into_iter().chain(beside).cloned().collect();

@@ -156,16 +156,16 @@ pub type Overwrite = Box<dyn FnMut(HostTensor) + Send>;
 
 /// Recording runs into graphs. What is recorded reads and writes the storage that it had then.
 pub trait Graphs<H> {
-    /// Before the run that comes before the one to record.
+    /// Prepares a recording; called before the last run that is not recorded.
     fn prepare(&mut self) -> Result<(), DeviceError>;
 
     /// The address of the stream on which the device computes, when all that was asked for is on it.
     fn stream(&mut self) -> Result<u64, DeviceError>;
 
-    /// Records from now on, in place of running it. Until it ends nothing may be uploaded or read.
+    /// Starts recording; launches are recorded, not run. No uploads or downloads until `finish`.
     fn start(&mut self) -> Result<(), DeviceError>;
 
-    /// Ends the recording. None of it has run.
+    /// Ends the recording. Nothing that was recorded has run.
     fn finish(&mut self) -> Result<Replay, DeviceError>;
 
     /// Address of a tensor's storage.
@@ -180,7 +180,7 @@ pub trait Graphs<H> {
 
 /// The memory of arenas: one allocation for all programs of a device, since they run one after the other.
 pub trait ArenaMemory {
-    /// A program will run that has such an arena.
+    /// Registers the arena of a program that will run.
     fn load(&mut self, arena: &Arena);
 
     /// Whether the next run must allocate the memory.
@@ -189,7 +189,7 @@ pub trait ArenaMemory {
     /// Begins a run whose kernels write their results in the arena, one after the other.
     fn enter(&mut self, arena: &Arc<Arena>);
 
-    /// A run has ended. Fails where it has asked for another number of results than was foreseen.
+    /// Ends a run. Fails if it asked for another number of results than the arena has.
     fn leave(&self) -> Result<(), DeviceError>;
 
     /// Gives the arena other memory, after a failure that left parts of it unwritten.

@@ -1,5 +1,4 @@
-//! Runs Plans: a [`Plan`](meshwright_plan::Plan) becomes, for each device, segments of Burn operations with kernels among
-//! them, and collectives in between.
+//! Runs device plans: prepares the kernels of each launch, runs launches in order, and makes the calls of collectives.
 //!
 //! **Invariants:**
 //! - It names no backend: each is a crate that implements [`backend::Backend`] and [`Platform`].

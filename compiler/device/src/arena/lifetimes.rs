@@ -432,7 +432,7 @@ impl ArenaWalk<'_> {
         }
     }
 
-    /// At most so many messages are on their way: until now the others were read.
+    /// Ends the lifetimes of sent values until at most `most` messages are in flight.
     fn delivered(&mut self, most: usize) {
         while self.sent.len() > most {
             self.sent.pop_front().into_iter().flatten().for_each(|held| self.note_read(&held));
@@ -441,7 +441,7 @@ impl ArenaWalk<'_> {
 
     fn received(&mut self, in_flight: InFlight, (unpack, at): (&[LaunchId], Iteration)) {
         let InFlight { sent, received } = in_flight;
-        // Until now they were read and written.
+        // The transport has read and written them until now.
         sent.iter().chain(received.iter().map(|r| &r.1)).for_each(|held| self.note_read(held));
         drop(sent);
         self.held.extend(received);

@@ -87,8 +87,7 @@ impl Decisions {
             || self.fused.never.contains(&buf)
     }
 
-    /// Buffers that are never made, and of those the ones in whose place no other is, with the stacks in which a loop would keep masks that are
-    /// drawn again.
+    /// Buffers that are fused away; and `absent`: those whose storage no other buffer reuses, and stacks of masks that are drawn again.
     pub fn absent(&self, uses: &DefUse<'_>) -> (SortedSet<BufId>, SortedSet<BufId>) {
         let plan = uses.plan;
         let all = (0..plan.buffers.len()).map(|b| BufId(b as u32));

@@ -8,13 +8,13 @@ use burn_backend::DType as BurnType;
 use burn_ir::TensorIr;
 use std::sync::Arc;
 
-/// How many digits of factors in `f32` count.
+/// Significant digits of `f32` factors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum FactorDigits {
     /// All.
     #[default]
     All,
-    /// Those of TF32: the others are 0, and tensor cores may multiply.
+    /// TF32: the lower digits are 0, so tensor cores may multiply them.
     Tf32,
 }
 

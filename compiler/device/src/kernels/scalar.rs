@@ -300,7 +300,7 @@ impl InstructionList<'_> {
 
     /// [`meshwright_plan::power_of_two`] of a magnitude.
     fn power_of_two(&mut self, size: usize) -> Instruction {
-        // Where the product of `power_below` would be infinite, of a smaller number.
+        // Scales the operand down where `c` of `power_below` would overflow.
         let large = self.with_number(BinaryFn::Gt, size, 2f64.powi(64));
         let smaller = self.with_number(BinaryFn::Mul, size, 2f64.powi(-32));
         let x = self.push(Instruction::Select(large, smaller, size));
@@ -311,9 +311,10 @@ impl InstructionList<'_> {
         Instruction::Select(infinite, size, power)
     }
 
-    /// The first digit of a magnitude of at most 2^64, by sums: of `c = x (2^23 + 1)` it is `c - (c - x)`, rounded (Dekker 1971, section 5).
+    /// The first digit of a magnitude of at most 2^64, rounded: `c - (c - x)` with `c = x (2^23 + 1)` (Dekker 1971, section 5).
     ///
-    /// A compiler may join a product with the sums that read it, without rounding it in between. So `c` is `2^23 x + x`: its product is exact.
+    /// A compiler may fuse a product with the sum that reads it, without rounding in between. So `c` is `2^23 x + x`, whose product is
+    /// exact.
     fn power_below(&mut self, x: usize) -> usize {
         let scaled = self.with_number(BinaryFn::Mul, x, 2f64.powi(23));
         let c = self.binary(BinaryFn::Add, scaled, x);

@@ -56,7 +56,7 @@ fn stacks(device: &DevicePlan) -> SortedSet<TensorId> {
     device.launches.iter().filter(updates).flat_map(names).flatten().collect()
 }
 
-/// What is kept of a stack lies at its positions, those of one chunk in the order of the positions.
+/// Stored values of a stack lie at their positions, in order within a chunk.
 fn in_order(device: &DevicePlan, kind: &LaunchKind) -> Result<(), String> {
     let LaunchKind::Kernel(Kernel::Store(residual) | Kernel::Load { residual, .. }) = kind else {
         return Ok(());

@@ -1,4 +1,4 @@
-//! What products of matrices do beside.
+//! Epilogues of matmuls.
 
 use super::plans::Builder;
 use meshwright_device::decisions::Decisions;

@@ -1,4 +1,4 @@
-//! What a device draws, or computes, where it is read, and so never stores.
+//! Masks and inlined values, which are never stored.
 
 use super::plans::Builder;
 use meshwright_device::decisions::def_use::DefUse;

@@ -1,4 +1,4 @@
-//! What all kernels check of their operands, and what can be wrong with them.
+//! Checks of operands, and their errors.
 
 pub use meshwright_device::KernelError;
 use meshwright_exec::{Slice, SliceMut};

@@ -55,7 +55,7 @@ multiversion! {
     }
 }
 
-/// Longer rows are summed in halves: what is added to a lane stays small beside it only for so many elements.
+/// Longer rows are summed in halves: rounding errors of a lane grow with its number of additions.
 const LONGEST_SUM: usize = 16384;
 
 /// The sum of a row, in an order that its length alone decides.

@@ -52,7 +52,7 @@ pub struct Processes {
 enum DeviceEnds {
     /// Until a cluster takes them.
     Own(Option<Vec<Box<dyn Transport>>>),
-    /// That of the only device, for one cluster after the other; none while one has it, unless it may be beside others.
+    /// The end of the only device, lent to one cluster at a time; `None` while it is lent, unless sharing is allowed.
     Shared(Box<dyn Fn(bool) -> Option<Box<dyn Transport>> + Send>),
 }
 

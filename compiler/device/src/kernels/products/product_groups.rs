@@ -139,7 +139,8 @@ impl JoinFinder<'_, '_> {
         of.steps().iter().flat_map(|at| &self.step(*at).writes).any(|o| self.lowering.uses.leaves(o.buf))
     }
 
-    /// Whether a kernel computes an operand in the run, so that it may be anywhere: parameters, and what is taken out of them, are where they are.
+    /// Whether a kernel computes an operand in this run, so that the arena may place it; parameters and views of them have fixed
+    /// addresses.
     fn is_computed(&self, operand: &Operand, before: usize) -> bool {
         let by = self.lowering.uses.written_by(operand.buf, before);
         by.is_some_and(|by| {
