@@ -20,7 +20,8 @@ impl Cluster {
     }
 
     fn held(&self, name: &str) -> Result<&Held, ExecError> {
-        let unknown = || self.state_failed(name, "no loaded program has such a parameter or optimizer state".into());
+        let unknown =
+            || self.state_failed(name, "no loaded program has such a parameter or optimizer state".into());
         self.states.get(name).ok_or_else(unknown)
     }
 
