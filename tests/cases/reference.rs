@@ -1,5 +1,5 @@
-//! The generated pages of `docs/reference`: what the registry of ops, the list of codes, the tables of words and the standard library say. `UPDATE=1` writes them, as
-//! it does the expectations of cases.
+//! The generated pages of `docs/reference`: what the registry of ops, the list of codes, the tables of words and the standard
+//! library say. `UPDATE=1` writes them, as it does the expectations of cases.
 
 use crate::diff;
 use meshwright_core::reference::{WordKind, pages};

@@ -51,8 +51,8 @@ pub struct WordPage {
     pub settings: Vec<String>,
 }
 
-/// Initializers, learning-rate schedules, built-ins and keywords: kind, word and meaning. The syntax of the first two follows from the
-/// tables of the resolver; that of the others is the fourth text.
+/// Initializers, learning-rate schedules, built-ins and keywords: kind, word and meaning. The syntax of the first two follows
+/// from the tables of the resolver; that of the others is the fourth text.
 const DOCS: &[(WordKind, &str, &str, &str)] = {
     use WordKind::{BuiltIn, Initializer, Keyword, LayoutKeyword, LearningRate};
     &[

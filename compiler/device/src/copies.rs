@@ -1,5 +1,5 @@
-//! Copies that no operation asks for. A view of Burn gives a tensor other strides; what cannot read these copies it first: a reshape of permuted dims, and
-//! a factor of a matmul whose matrices do not lie one after the other.
+//! Copies that no operation asks for. A view of Burn gives a tensor other strides; what cannot read these copies it first: a
+//! reshape of permuted dims, and a factor of a matmul whose matrices do not lie one after the other.
 
 use crate::kernels::Kernel;
 use crate::launch::{DevicePlan, Launch, LaunchKind};

@@ -63,7 +63,7 @@ fn shared(all: [&Local; 3], dim: Dim) -> Result<Shared, String> {
     Ok(Shared { len, strides: all.map(|l| l.stride(dim)) })
 }
 
-/// How a dim slides between the tensor of the elements and that of the positions.
+/// The sliding of a dim between the tensor of elements and the tensor of positions.
 fn slide(
     context: &DeviceContext<'_>,
     [wide, narrow]: [&Local; 2],

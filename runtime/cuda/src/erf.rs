@@ -1,8 +1,9 @@
-//! The error function in about twenty instructions without branches. CubeCL's own has a division, an exponential of nine instructions,
-//! and near 0 an error as large as its result.
+//! The error function in about twenty instructions without branches. CubeCL's own has a division, an exponential of nine
+//! instructions, and near 0 an error as large as its result.
 //!
-//! Two polynomials, both fitted for the least maximum relative error. Below `EDGE`: `erf(x)/x - 1` in the square of `x`. From `EDGE` on:
-//! the logarithm of `1 - erf(x)` to base 2; beyond 4, `1 - erf(x)` is negligible. The error is 1.2 units in the last place of `f32`.
+//! Two polynomials, both fitted for the least maximum relative error. Below `EDGE`: `erf(x)/x - 1` in the square of `x`. From
+//! `EDGE` on: the logarithm of `1 - erf(x)` to base 2; beyond 4, `1 - erf(x)` is negligible. The error is 1.2 units in the last
+//! place of `f32`.
 //!
 //! For values of half types the second polynomial, with fewer terms, is precise enough for all but the smallest numbers.
 
@@ -15,7 +16,8 @@ const NEAR: [f32; 6] = [0.12837915, -0.37612534, 0.1128223, -0.026781958, 0.0050
 const FAR: [f32; 7] =
     [-0.00025605995, -1.6269988, -0.9190829, -0.15009427, 0.032139085, -0.004408322, 0.0002844744];
 
-/// Coefficients of `log2(1 - erf(x)) / x`: `erf` is within a relative error of 1e-6, apart from the rounding of the subtraction from 1.
+/// Coefficients of `log2(1 - erf(x)) / x`: `erf` is within a relative error of 1e-6, apart from the rounding of the subtraction
+/// from 1.
 const ROUGH: [f32; 5] = [-1.6279082, -0.9183765, -0.14893697, 0.029797284, -0.0029961055];
 /// Below it, `erf(x)` is a multiple of `x`, within a relative error of 2e-5.
 const STRAIGHT: f32 = 0.0078125;

@@ -1,5 +1,5 @@
-//! Products that share a factor: one batched matmul of cuBLASLt, whose batches all read the shared factor. If the library has no kernel
-//! with the epilogue, each product is computed alone, and the epilogues by a kernel of our own.
+//! Products that share a factor: one batched matmul of cuBLASLt, whose batches all read the shared factor. If the library has no
+//! kernel with the epilogue, each product is computed alone, and the epilogues by a kernel of our own.
 
 use super::blas::{self, ProductTensors};
 use super::folds::fold;
@@ -32,12 +32,12 @@ impl Computes<ProductsCall> for GpuLaunch<'_> {
     }
 }
 
-/// Products whose operands are there.
+/// Products with their bound operands.
 struct ProductsRun<'a> {
     call: &'a ProductsCall,
     outputs: &'a [ResultSlot<'a>],
     tensors: &'a [CubeTensor],
-    /// The step of random draws, of which there are none.
+    /// Step number for random draws; products have none.
     step: &'a CubeTensor,
 }
 

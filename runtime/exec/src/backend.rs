@@ -104,7 +104,7 @@ impl RngState {
     }
 }
 
-/// What a device has to know of a run.
+/// The beginning of a part of a run, reported to the device.
 #[derive(Clone, Copy, Debug)]
 pub enum RunEvent {
     /// A program with random kernels begins, in the training step of this number.
@@ -115,14 +115,14 @@ pub enum RunEvent {
     RanFirst,
 }
 
-/// How long an uploaded tensor stays.
+/// Lifetime of an uploaded tensor.
 #[derive(Clone, Copy, Debug)]
 pub enum Upload {
-    /// To the end of its last reader. Of pairs that are stored in two parts the values become elements of this type.
+    /// Until its last consumer has run. If pairs are stored in two parts, their values become elements of this type.
     Value(Option<DType>),
-    /// As an input, whose upload may overlap with the device's work.
+    /// An input of a run, whose upload may overlap with the device's work.
     Input,
-    /// From run to run.
+    /// Over all runs, such as a parameter.
     Kept,
 }
 
@@ -159,7 +159,7 @@ pub trait Graphs<H> {
     /// Prepares a recording; called before the last run that is not recorded.
     fn prepare(&mut self) -> Result<(), DeviceError>;
 
-    /// The address of the stream on which the device computes, when all that was asked for is on it.
+    /// Address of the device's stream, after all requested operations have been launched on it.
     fn stream(&mut self) -> Result<u64, DeviceError>;
 
     /// Starts recording; launches are recorded, not run. No uploads or downloads until `finish`.
@@ -323,7 +323,8 @@ pub trait Backend: Send + Sized + 'static {
         None
     }
 
-    /// The address of the stream on which the device computes, when all that was asked for is on it; none where it has no streams.
+    /// Address of the device's stream, after all requested operations have been launched on it; `None` if the device has no
+    /// streams.
     fn stream(&mut self) -> Result<Option<u64>, DeviceError> {
         Ok(None)
     }

@@ -5,8 +5,8 @@ use crate::work::{KernelWork, Loop, Product, WorkItem};
 use meshwright_plan::KernelFamily;
 use meshwright_plan::Phase;
 
-/// Adds the last product of the forward pass to the loop of the backward pass, if that loop recomputes the forward pass. No gradient
-/// needs this product.
+/// Adds the last product of the forward pass to the loop of the backward pass, if that loop recomputes the forward pass. No
+/// gradient needs this product.
 pub(super) fn recompute_last(items: &mut [WorkItem]) {
     inner(items, recompute_last);
     let flops =
@@ -45,7 +45,8 @@ fn layers(items: &[WorkItem]) -> Option<(usize, usize)> {
     Some((at(Phase::Forward)?, at(Phase::Backward)?))
 }
 
-/// Adds to each loop of the backward pass every `every`-th product of the loop of the forward pass, and all its kernels of memory.
+/// Adds to each loop of the backward pass every `every`-th product of the loop of the forward pass, and all its kernels of
+/// memory.
 pub(super) fn recompute(items: &mut [WorkItem], every: usize) {
     inner(items, |items| recompute(items, every));
     let Some((forward, backward)) = layers(items) else { return };

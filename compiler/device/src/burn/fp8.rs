@@ -42,8 +42,8 @@ pub(super) fn power_of_two(e: &mut GraphBuilder, a: Val) -> Val {
     in_full(e, a, power_below)
 }
 
-/// The first digit of `x`, rounded to the power of two below or above: `c - (c - x)` with `c = x (2^k + 1)`, where `k` is the number of
-/// digits less one (Dekker 1971, section 5).
+/// The first digit of `x`, rounded to the power of two below or above: `c - (c - x)` with `c = x (2^k + 1)`, where `k` is the
+/// number of digits less one (Dekker 1971, section 5).
 fn power_below(e: &mut GraphBuilder, a: Val, mantissa: u32) -> Val {
     let size = e.numeric(Numeric::Abs, a);
     // Scales the operand down where `c` would overflow.

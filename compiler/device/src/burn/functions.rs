@@ -79,8 +79,8 @@ impl Lower<'_> {
     }
 }
 
-/// [`meshwright_plan::tf32`] by sums: the upper digits of `x` are `c - (c - x)` with `c = x (2^k + 1)` (Dekker 1971, section 5). If two
-/// numbers are equally near, the result may be the odd one.
+/// [`meshwright_plan::tf32`] by sums: the upper digits of `x` are `c - (c - x)` with `c = x (2^k + 1)` (Dekker 1971, section 5).
+/// If two numbers are equally near, the result may be the odd one.
 fn tf32(e: &mut GraphBuilder, a: Val) -> Val {
     let dropped = match e.dtype(a) {
         BurnType::F64 => 42,

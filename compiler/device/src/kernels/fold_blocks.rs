@@ -4,8 +4,8 @@
 pub const THREADS: usize = 256;
 /// Number of blocks that keeps a large GPU busy: two for each multiprocessor of an H100.
 pub const BLOCKS: usize = 264;
-/// Adjacent results, or vectors of results, of a block: one for each thread of a warp, or, if there are few, as many as one memory
-/// transaction reads.
+/// Adjacent results, or vectors of results, of a block: one for each thread of a warp, or, if there are few, as many as one
+/// memory transaction reads.
 const BESIDE: [usize; 2] = [32, 8];
 /// Least elements, or vectors, of a chunk for each thread: below it chunks cost more than they save.
 const LEAST_EACH: usize = 32;

@@ -104,7 +104,8 @@ pub enum BesideProduct {
         map: Arc<[MapCall]>,
         /// Index of the matmul's result among the operands of `map`.
         at: usize,
-        /// Sums of a factor beside, which are the second result: true if the right factor is summed, and the kernel of the sums alone.
+        /// Sums of a factor beside, which are the second result: true if the right factor is summed, and the kernel of the sums
+        /// alone.
         sums: Option<(bool, Arc<[FoldCall]>)>,
     },
 }

@@ -33,7 +33,7 @@ pub fn rounded_buffers(plan: &Plan) -> SortedSet<BufId> {
 /// Checks that each step which writes one of these buffers rounds, or moves what another of them holds.
 ///
 /// # Errors
-/// The first buffer of which that is not so.
+/// If a buffer breaks the rule: the first one.
 pub fn verify_rounded(plan: &Plan, rounded: &SortedSet<BufId>) -> Result<(), String> {
     if rounded.is_empty() {
         return Ok(());

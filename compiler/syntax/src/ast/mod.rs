@@ -304,7 +304,8 @@ pub struct Input {
 /// `repeat layers as i { … }` or `scan seq { … }`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Repeat {
-    /// True for a `scan`: all iterations share its parameters, and values that it declares with `let` are collected along the dim.
+    /// True for a `scan`: all iterations share its parameters, and values that it declares with `let` are collected along the
+    /// dim.
     pub scan: bool,
     /// The dim whose size is the count.
     pub dim: Name,

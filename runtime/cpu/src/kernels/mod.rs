@@ -59,8 +59,8 @@ mod math;
 mod matrix;
 mod par;
 mod rows;
-mod strided;
 mod shared_tasks;
+mod strided;
 #[cfg(test)]
 mod tests;
 mod trig;

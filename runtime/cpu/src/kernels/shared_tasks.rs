@@ -80,8 +80,8 @@ impl Board {
         let job = self.job.load(Ordering::SeqCst);
         let found = !job.is_null();
         if found {
-            // SAFETY: the tasks were read after this thread was counted as a helper, so they were still posted then. The posting thread
-            // removes them first, then waits until no helper is left, and only then drops them.
+            // SAFETY: the tasks were read after this thread was counted as a helper, so they were still posted then. The posting
+            // thread removes them first, then waits until no helper is left, and only then drops them.
             let job = unsafe { &*job };
             if catch_unwind(AssertUnwindSafe(|| job.work())).is_err() {
                 job.failed.store(true, Ordering::Relaxed);

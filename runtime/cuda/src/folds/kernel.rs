@@ -43,9 +43,9 @@ impl FoldShape {
     }
 }
 
-/// Sizes of the dims, in vectors of the one along which there are vectors; how many results, or vectors of results, there are; how many
-/// elements, or vectors of elements, each is folded from, and how many of these are in a chunk; the first block, how many there are along
-/// the results, and how many in all.
+/// Sizes of the dims, in vectors of the one along which there are vectors; how many results, or vectors of results, there are;
+/// how many elements, or vectors of elements, each is folded from, and how many of these are in a chunk; the first block, how
+/// many there are along the results, and how many in all.
 #[derive(CubeType, CubeLaunch)]
 pub(super) struct FoldSpace {
     sizes: Sequence<FastDivmod<usize>>,

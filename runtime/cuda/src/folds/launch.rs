@@ -103,7 +103,7 @@ fn launch_all(folds: &[BoundFold<'_>]) {
     }
 }
 
-/// A fold whose operands are there.
+/// A fold with its bound operands.
 struct BoundFold<'a> {
     program: ScalarProgram,
     call: &'a FoldCall,

@@ -87,7 +87,7 @@ fn without_first(meta: &Metadata) -> Metadata {
     Metadata::new(Shape::from(shape), Strides::from(strides))
 }
 
-/// A call whose operands are there.
+/// A lookup or scatter with its bound operands.
 struct IndexRun<'a> {
     call: &'a IndexCall,
     table: &'a CubeTensor,

@@ -171,7 +171,7 @@ fn launch(width: usize, half: Option<DType>, members: &[&BoundMap<'_>], clock: &
     }
 }
 
-/// A step whose operands are there.
+/// An element-wise step with its bound operands.
 struct BoundMap<'a> {
     call: &'a MapCall,
     inputs: Vec<CubeTensor>,

@@ -48,8 +48,8 @@ pub(super) struct RowShape {
     pub(super) reaches: bool,
 }
 
-/// Sizes of the dims, in vectors along the last, and the global positions of the first elements where they are asked for; how many rows there
-/// are, how many vectors a row has, and how many elements the last dim has.
+/// Sizes of the dims (the last one in vectors), and the global position of the first element along each if a pass reads
+/// positions. Then the numbers of rows, of vectors in a row, and of elements along the last dim.
 #[derive(CubeType, CubeLaunch)]
 pub(super) struct RowSpace {
     sizes: Sequence<FastDivmod<usize>>,

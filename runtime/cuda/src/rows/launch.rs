@@ -47,7 +47,7 @@ struct ColumnParts {
     folds: Vec<FoldCall>,
 }
 
-/// A group whose operands are there.
+/// A row group with its bound operands.
 struct BoundRows<'a> {
     call: &'a RowCall,
     inputs: Vec<CubeTensor>,
@@ -105,7 +105,7 @@ impl<'a> BoundRows<'a> {
         self.walk.strides[input][self.rows..].iter().all(|stride| *stride == 0)
     }
 
-    /// Gives the sums over the rows, if there are any.
+    /// Launches the kernel. Returns the sums over the rows, if there are any.
     fn launch(&self, step: &CubeTensor) -> Option<ColumnParts> {
         let (mut vectors, mut singles) = (Arguments::default(), Arguments::default());
         let (mut whole, mut of_rows) = (Arguments::default(), Arguments::default());

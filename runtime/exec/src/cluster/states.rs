@@ -25,8 +25,8 @@ impl Cluster {
         self.states.get(name).ok_or_else(unknown)
     }
 
-    /// A parameter or optimizer state, whole; with several processes, on the first one. If several devices hold copies, the copy of the
-    /// lowest rank.
+    /// A parameter or optimizer state, whole; with several processes, on the first one. If several devices hold copies, the copy
+    /// of the lowest rank.
     pub fn state(&self, name: &str) -> Result<HostTensor, ExecError> {
         let whole = self.gathered_state(name)?;
         whole.ok_or_else(|| self.state_failed(name, "it is whole on the first process alone".into()))
@@ -60,7 +60,8 @@ impl Cluster {
         error
     }
 
-    /// Sets a parameter or optimizer state on the devices of this process that hold a part of it. Every process must pass the same value.
+    /// Sets a parameter or optimizer state on the devices of this process that hold a part of it. Every process must pass the
+    /// same value.
     pub fn set_state(&self, name: &str, whole: &HostTensor) -> Result<(), ExecError> {
         let held = self.held(name)?;
         if whole.shape != held.info.shape || whole.dtype() != held.info.dtype {

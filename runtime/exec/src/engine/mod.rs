@@ -141,8 +141,8 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// The engine of a device at that end of the transport. Kernels of the host use the rayon pool of the calling thread. What a GPU
-    /// needs of NVIDIA is looked for in `libraries`.
+    /// The engine of a device at that end of the transport. Kernels of the host use the rayon pool of the calling thread. What a
+    /// GPU needs of NVIDIA is looked for in `libraries`.
     ///
     /// # Errors
     /// If there is no such device, or this build cannot use it.
@@ -309,7 +309,8 @@ impl Engine {
         Ok((ran?, seen))
     }
 
-    /// [`Engine::run`] without its outputs, which may still be computed when this comes back: [`Engine::take_outputs`] waits for them.
+    /// [`Engine::run`] without its outputs, which may still be computed when this comes back: [`Engine::take_outputs`] waits for
+    /// them.
     ///
     /// # Errors
     /// Those of [`Engine::run`].
@@ -573,8 +574,8 @@ impl Engine {
         })
     }
 
-    /// Address of the storage of a parameter or optimizer state: it stays the same where steps update it in place. `None` if it has no
-    /// value, or the device does not report addresses.
+    /// Address of the storage of a parameter or optimizer state: it stays the same where steps update it in place. `None` if it
+    /// has no value, or the device does not report addresses.
     pub fn state_address(&self, name: &str) -> Result<Option<usize>, ExecError> {
         self.held(name).map(|_| self.executor.address(name))
     }

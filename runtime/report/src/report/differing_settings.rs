@@ -1,5 +1,5 @@
-//! Sizes and consts by which runs of a model differ. Options of the command line are not enough: a default in the model may have been
-//! edited between two runs, and a size that one run sets may be the default of another.
+//! Sizes and consts by which runs of a model differ. Options of the command line are not enough: a default in the model may have
+//! been edited between two runs, and a size that one run sets may be the default of another.
 
 use meshwright_runs::RunSummary;
 use meshwright_sorted::{SortedMap, SortedSet};

@@ -1,5 +1,5 @@
-//! A page of runs: their table, curves, times and costs. What the charts are made of is the runs one by one; which of them make a line is
-//! for the page to say, since its filter changes that.
+//! A page of runs: their table, curves, times and costs. What the charts are made of is the runs one by one; which of them make a
+//! line is for the page to say, since its filter changes that.
 
 mod differing_settings;
 mod fewer_points;

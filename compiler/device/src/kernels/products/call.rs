@@ -7,9 +7,9 @@ use super::super::product::FactorDigits;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Products of one shape that share a factor. Operands: the shared factor; the other factor of each; with biases, the added vectors and
-/// then the buffers from which these were computed. Results: each product, then the sums of each. Matrices are contiguous, and those of
-/// the products lie at equal distances, so that a library computes all as one batched matmul.
+/// Products of one shape that share a factor. Operands: the shared factor; the other factor of each; with biases, the added
+/// vectors and then the buffers from which these were computed. Results: each product, then the sums of each. Matrices are
+/// contiguous, and those of the products lie at equal distances, so that a library computes all as one batched matmul.
 #[derive(Clone, Debug)]
 pub struct ProductsCall {
     /// Number of products.
@@ -26,7 +26,8 @@ pub struct ProductsCall {
     pub beside: BesideProducts,
 }
 
-/// Epilogue of each product, and the kernels that compute the epilogues alone if the library cannot fuse them: one for each product.
+/// Epilogue of each product, and the kernels that compute the epilogues alone if the library cannot fuse them: one for each
+/// product.
 #[derive(Clone, Debug)]
 pub enum BesideProducts {
     /// None.

@@ -1,5 +1,6 @@
-//! Products of one shape that share a factor, in the same iteration of the same loop: queries, keys and values of one activation, the two products of a
-//! gated layer, and the gradients of their weights. Their tiles fill a device together, and one launch reads what they share.
+//! Products of one shape that share a factor, in the same iteration of the same loop: queries, keys and values of one activation,
+//! the two products of a gated layer, and the gradients of their weights. Their tiles fill a device together, and one launch
+//! reads what they share.
 //!
 //! The launch runs at the position of the last one; steps between them that only store or convert its results run after it.
 
