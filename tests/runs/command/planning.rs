@@ -7,8 +7,8 @@ use meshwright_core::partition::PlacedLoop;
 use meshwright_core::verify::verify;
 use meshwright_core::{Compiled, OutputKind, training_step};
 use meshwright_plan::{Operand, Plan, Prim};
-use meshwright_train::{Project, ProjectOptions};
 use meshwright_speed::slowness;
+use meshwright_train::{Project, ProjectOptions};
 use rustix::time::{ClockId, clock_gettime};
 use std::time::Duration;
 
