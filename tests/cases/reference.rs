@@ -1,5 +1,5 @@
-//! The generated pages of `docs/reference`: what the registry of ops, the list of codes, the tables of words and the standard library say. `UPDATE=1` writes them, as
-//! it does the expectations of cases.
+//! The generated pages of `docs/reference`: what the registry of ops, the list of codes, the tables of words and the standard
+//! library say. `UPDATE=1` writes them, as it does the expectations of cases.
 
 use crate::diff;
 use meshwright_core::reference::{WordKind, pages};
@@ -81,10 +81,10 @@ fn ops() -> String {
     out
 }
 
-/// Every optimizer, initializer, schedule, built-in and keyword, of models and of layouts.
+/// Every optimizer, initializer, learning-rate schedule, built-in and keyword, of models and of layouts.
 fn words() -> String {
     let mut out = format!(
-        "# Optimizers, initializers, schedules, keywords\n\n{GENERATED}\nEvery word that is neither an op nor a code, as \
+        "# Optimizers, initializers, learning-rate schedules, keywords\n\n{GENERATED}\nEvery word that is neither an op nor a code, as \
          `meshwright explain NAME` tells of it. [language.md](../language.md) says how they go together.\n"
     );
     const TITLES: [(WordKind, &str); 6] = [

@@ -1,5 +1,5 @@
-//! Reference pages of words that are neither codes nor ops: optimizers, initializers, schedules, keywords and the other
-//! built-ins. Names and parameters come from the tables that the resolver reads.
+//! Reference pages of words that are neither codes nor ops: optimizers, initializers, learning-rate schedules, keywords and the
+//! other built-ins. Names and parameters come from the tables that the resolver reads.
 
 use crate::resolve::{BY_FAN, INITIALIZERS, LEARNING_RATES};
 use crate::step::optimizers::{Accepts, OPTIMIZERS, Setting};
@@ -51,8 +51,8 @@ pub struct WordPage {
     pub settings: Vec<String>,
 }
 
-/// Initializers, schedules, built-ins and keywords: kind, word, what it means. How the first two are written follows from the
-/// tables of the resolver; of the others it is the fourth.
+/// Initializers, learning-rate schedules, built-ins and keywords: kind, word and meaning. The syntax of the first two follows
+/// from the tables of the resolver; that of the others is the fourth text.
 const DOCS: &[(WordKind, &str, &str, &str)] = {
     use WordKind::{BuiltIn, Initializer, Keyword, LayoutKeyword, LearningRate};
     &[

@@ -1,5 +1,5 @@
-//! Copies that no operation asks for. A view of Burn gives a tensor other strides; what cannot read these copies it first: a reshape of permuted dims, and
-//! a factor of a matmul whose matrices do not lie one after the other.
+//! Copies that no operation asks for. A view of Burn gives a tensor other strides; what cannot read these copies it first: a
+//! reshape of permuted dims, and a factor of a matmul whose matrices do not lie one after the other.
 
 use crate::kernels::Kernel;
 use crate::launch::{DevicePlan, Launch, LaunchKind};
@@ -97,7 +97,7 @@ impl StridedTensors {
         }
     }
 
-    /// What is computed where an operand lies that ends here has its strides.
+    /// A result in the storage of a donated operand has the operand's strides.
     fn in_place(&mut self, operation: &OperationIr) {
         if !matches!(
             operation,

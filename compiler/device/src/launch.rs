@@ -123,7 +123,8 @@ pub struct LoopLaunch {
     pub body: Vec<LaunchId>,
     /// Order of launches and positions, with lags unrolled.
     pub turns: Vec<Turn>,
-    /// For each pass of a pipeline, where the launches of each chunk are in the body; empty where no schedule orders the iterations.
+    /// For each pass of a pipeline, where the launches of each chunk are in the body; empty where no schedule orders the
+    /// iterations.
     pub passes: Vec<Vec<Range<usize>>>,
 }
 
@@ -169,8 +170,8 @@ impl LoopLaunch {
         self.positions.end - self.positions.start.max(self.from)
     }
 
-    /// What an action of a pipeline launches of the body, each with its microbatch: what begins to receive, what comes up to the last wait for a
-    /// message, or the rest of the pass, with what it sends.
+    /// Launches of the body for an action of a pipeline, each with its microbatch: starts of receives; launches up to the last
+    /// wait for a message; or the rest of the pass, sends included.
     pub fn turns_of(&self, action: &Action, launches: &IdVec<LaunchId, Launch>) -> Vec<(usize, usize)> {
         let (Action::Receive(run) | Action::Await(run) | Action::PassRun(run) | Action::Send(run)) = action;
         let own = self.passes.get(run.pass as usize).and_then(|chunks| chunks.get(run.chunk));

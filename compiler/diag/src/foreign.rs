@@ -280,11 +280,15 @@ static SETTINGS: Words = &[
     ("metrics", Say("a metric stands in the model: `metric accuracy = …`")),
     (
         "schedule",
-        Say("a schedule is a value of `lr`: `lr = warmup_cosine(peak = 1e-3, warmup = 100, total = 10_000)`"),
+        Say(
+            "a learning-rate schedule is a value of `lr`: `lr = warmup_cosine(peak = 1e-3, warmup = 100, total = 10_000)`",
+        ),
     ),
     (
         "scheduler",
-        Say("a schedule is a value of `lr`: `lr = warmup_cosine(peak = 1e-3, warmup = 100, total = 10_000)`"),
+        Say(
+            "a learning-rate schedule is a value of `lr`: `lr = warmup_cosine(peak = 1e-3, warmup = 100, total = 10_000)`",
+        ),
     ),
     ("seed", Say("the seed is an option: `meshwright train MODEL --seed 1`")),
     ("steps", Say("the length of a run is an option: `meshwright train MODEL --steps 1000`")),

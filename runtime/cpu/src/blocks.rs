@@ -71,7 +71,7 @@ pub(super) fn prepare(
     }))
 }
 
-/// What `x` has of `wanted`, where its position `i` is the result's `i + offset`.
+/// The part of `wanted` that `x` holds. Position `i` of `x` is position `i + offset` of the result.
 fn source(x: &Local, dim: Dim, offset: i64, wanted: &Range<usize>) -> Result<CopySource, LoweringError> {
     let held = x.range(dim)?.clone();
     let moved = |i: usize| (i as i64 + offset).clamp(wanted.start as i64, wanted.end as i64) as usize;

@@ -61,14 +61,14 @@ fn first(reads: &[Local]) -> Result<(&Local, &[Local]), String> {
     reads.split_first().ok_or_else(|| "no operands".into())
 }
 
-/// Where the operands behind the first lead.
+/// Positions that the index operands give.
 struct Positions {
     along: Along,
     /// Dims and sizes of the positions.
     dims: Vec<Dim>,
     shape: Vec<usize>,
     dtype: DType,
-    /// Of several dims: how they become one.
+    /// Conversion of positions along several dims into one position.
     joint: Option<JointPositions>,
 }
 

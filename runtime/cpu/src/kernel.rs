@@ -13,7 +13,7 @@ use meshwright_plan::DType;
 /// The function of a kernel on its operands and results.
 type RunKernel = Box<dyn Fn(&Args<'_>, &mut [SliceMut<'_>]) -> Result<(), KernelError> + Send>;
 
-/// How a kernel gets its results.
+/// Source of a kernel's results.
 enum How {
     /// It writes them.
     Run(RunKernel),

@@ -1,4 +1,4 @@
-//! What moves elements: copies, and the packing around collectives.
+//! Copies, and packing around collectives.
 
 use super::kernel::{KernelWork, exactly};
 #[cfg(doc)]

@@ -9,7 +9,7 @@ use meshwright_plan::DType;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-/// The system has no memory of so many bytes.
+/// The system cannot provide this number of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("there is no memory for {0} bytes more")]
 pub struct NoMemory(pub usize);
@@ -17,8 +17,8 @@ pub struct NoMemory(pub usize);
 /// Storage by size.
 ///
 /// It takes back at most as many small tensors of a size as it gave out, so that storage from elsewhere (inputs, results of the
-/// backend's own ops) does not pile up in it. Large ones share regions, of which it holds, in use or not, about as much as was in use at
-/// once. So a device takes what its Plan says, and not the sum of what each size takes at its time.
+/// backend's own ops) does not pile up in it. Large ones share regions, of which it holds, in use or not, about as much as was in
+/// use at once. So a device takes what its Plan says, and not the sum of what each size takes at its time.
 #[derive(Default)]
 pub struct Pool {
     small: HashMap<(BurnType, usize), Shelf>,
@@ -112,7 +112,7 @@ mod tests {
         assert_eq!(sizes(&pool), (0, 12 * MIB));
     }
 
-    /// Half of what was freed lies between what is still in use, and serves nothing that is larger.
+    /// Half of the freed memory lies between tensors in use, and is too small for larger ones.
     #[test]
     fn what_lies_in_pieces_goes_back() {
         let mut pool = Pool::default();

@@ -25,12 +25,12 @@ pub(crate) fn bytes(tensor: &FlexTensor) -> &[u8] {
     &tensor.bytes()[first..first + layout.num_elements() * element]
 }
 
-/// Whether nobody shares the storage of a tensor, and all of it is the tensor's.
+/// Whether a tensor is the only one in its storage, and fills it.
 pub(crate) fn owns_storage(tensor: &FlexTensor) -> bool {
     tensor.is_unique() && bytes(tensor).len() == tensor.bytes().len()
 }
 
-/// A part of a dense tensor, of that shape, where it lies: as many such parts from its begin as `position` says.
+/// A view of a part of a dense tensor: of its parts of that shape, the one with index `position`.
 pub(crate) fn view_of_part(tensor: &FlexTensor, position: usize, shape: Vec<usize>) -> FlexTensor {
     let first = tensor.layout().start_offset() + position * shape.iter().product::<usize>();
     let dense = Layout::contiguous(shape.into());

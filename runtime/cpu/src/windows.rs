@@ -1,4 +1,4 @@
-//! What kernels need to know of operands over which something slides.
+//! Shapes and strides of convolutions and pools.
 
 use super::kernel::{KernelWork, exactly};
 use super::kernels::{ConvolveKernel, ConvolveShape, PoolKernel, PoolWork, Shared, Sliding};
@@ -22,7 +22,7 @@ pub(super) fn convolve(
     if all.iter().any(|l| l.dtype != x.dtype) {
         return Err(LoweringError::Plan("the tensors of a convolution differ in dtype".into()));
     }
-    // What is walked last lies side by side in what is written, or else in what is read.
+    // The innermost dim is contiguous in the result, or otherwise in the operand.
     let image = if computes == Part::Input { x } else { y };
     let mut shape = ConvolveShape::default();
     for (of, list) in [(image, 0), (x, 1), (y, 2)] {
@@ -63,7 +63,7 @@ fn shared(all: [&Local; 3], dim: Dim) -> Result<Shared, String> {
     Ok(Shared { len, strides: all.map(|l| l.stride(dim)) })
 }
 
-/// How a dim slides between the tensor of the elements and that of the positions.
+/// The sliding of a dim between the tensor of elements and the tensor of positions.
 fn slide(
     context: &DeviceContext<'_>,
     [wide, narrow]: [&Local; 2],

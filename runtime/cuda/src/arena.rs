@@ -1,4 +1,5 @@
-//! The memory of an arena: one allocation for all programs of a device, since they run one after the other and leave nothing in it.
+//! The memory of an arena: one allocation for all programs of a device, since they run one after the other and leave nothing in
+//! it.
 
 use super::operands::{ResultSlot, is_same};
 use burn_backend::Backend as _;
@@ -61,7 +62,7 @@ impl backend::ArenaMemory for ArenaMemory {
 }
 
 impl ArenaMemory {
-    /// Of a device, before it has a program.
+    /// An empty arena for a device without programs.
     pub(super) fn of(device: CubeDevice) -> ArenaMemory {
         ArenaMemory { device, bytes: 0, memory: None, of: Arc::default(), next: 0 }
     }

@@ -5,7 +5,7 @@ use burn_backend::DType as BurnType;
 use burn_backend::cubecl::dtype_to_storage_type;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
-use meshwright_device::kernels::joint_walk::JointWalk;
+use meshwright_device::kernels::merged_dims::JointWalk;
 use meshwright_exec::watch;
 use meshwright_plan::DType;
 
@@ -45,7 +45,8 @@ pub(super) fn walked(walk: &JointWalk, tensor: &CubeTensor, which: usize) -> Ten
     let extent = |(size, stride): (&usize, &usize)| if *stride == 0 { 1 } else { *size };
     let shape: Vec<usize> = walk.sizes.iter().zip(&strides).map(extent).collect();
     #[expect(unsafe_code, reason = "the strides are those of the tensor, of dims that are joined")]
-    // SAFETY: no position along the dims of the kernel is beyond the tensor's, or the gap after a row where vectors reach into it.
+    // SAFETY: no position along the dims of the kernel is beyond the tensor's, or the gap after a row where vectors reach into
+    // it.
     unsafe {
         TensorArg::from_raw_parts(tensor.handle.clone(), strides.into(), shape.into())
     }
@@ -67,7 +68,7 @@ pub(super) fn first(tensor: &CubeTensor) -> u64 {
     tensor.handle.offset_start.unwrap_or(0) / tensor.dtype.size() as u64
 }
 
-/// Tells who watches that a launch reads and writes these.
+/// Reports the tensors that a launch reads and writes to the active watch.
 pub(super) fn moves<'a>(kernel: &'static str, tensors: impl IntoIterator<Item = &'a CubeTensor>) {
     watch::moved(kernel, || tensors.into_iter().map(bytes).sum());
 }

@@ -157,7 +157,8 @@ pub(super) fn product(
     Some(out)
 }
 
-/// Puts a product with an epilogue, whose result is that many rows and columns, on its stream; false where cuBLASLt has no kernel for it.
+/// Puts a product with an epilogue, whose result is that many rows and columns, on its stream; false where cuBLASLt has no kernel
+/// for it.
 pub(super) fn fused(
     index: usize,
     ([rows, columns], digits): ([usize; 2], FactorDigits),
@@ -185,7 +186,7 @@ pub(super) fn fused(
     computes
 }
 
-/// The value that a product is added to, as its result lies: itself, or a copy in the memory of the result.
+/// The value that a product is added to, in the layout of the result: the value itself, or a copy in the memory of the result.
 fn beside(added: CubeTensor, out: &CubeTensor) -> CubeTensor {
     let lies = |t: &CubeTensor| -> Vec<(usize, usize)> {
         let dims = t.meta.shape.iter().copied().zip(t.meta.strides.iter().copied());
@@ -198,7 +199,8 @@ fn beside(added: CubeTensor, out: &CubeTensor) -> CubeTensor {
     out.clone()
 }
 
-/// Puts a product with batches on its stream, with an epilogue whose vectors lie that many elements apart; false where cuBLASLt has no kernel for it.
+/// Puts a product with batches on its stream, with an epilogue whose vectors lie that many elements apart; false where cuBLASLt
+/// has no kernel for it.
 pub(super) fn batched(
     index: usize,
     digits: FactorDigits,
@@ -310,8 +312,8 @@ impl DeviceProducts {
         wants.then(|| out.client.empty(bytes))
     }
 
-    /// Puts a matmul on its stream: with left, right, out, the workspace, and a vector, a second operand, what it is added to, and memory for a
-    /// measurement if there are any. An error becomes the error of the results, for their consumers.
+    /// Puts a matmul on its stream: with left, right, out, the workspace, and a vector, a second operand, what it is added to,
+    /// and memory for a measurement if there are any. An error becomes the error of the results, for their consumers.
     fn run(
         &self,
         server: &mut Server,
@@ -321,7 +323,7 @@ impl DeviceProducts {
     ) {
         let sums = matches!(then, Then::RightSums | Then::LeftSums);
         let writes_beside = sums || matches!(then, Then::ReluKeeping | Then::GeluTanhKeeping);
-        // Of a vector and a second operand the last is written.
+        // If there are a vector and a second operand, the second operand is written.
         let last = 3 + has[..2].iter().filter(|has| **has).count();
         let beside = bindings.get(last).filter(|_| writes_beside);
         let written: Vec<BufferBinding> = [&bindings[2]].into_iter().chain(beside).cloned().collect();

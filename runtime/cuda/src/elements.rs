@@ -14,13 +14,13 @@ use meshwright_plan::DType;
 /// Source of an operand in registers. Slots count the tensors of its kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum OperandSource {
-    /// As a vector.
+    /// A vector of a tensor.
     Vector(usize),
-    /// One element for all of the vector.
+    /// One element of a tensor, for all lanes of the vector.
     One(usize),
-    /// Each element on its own.
+    /// Each lane is loaded separately.
     Each(usize),
-    /// As a vector of the result that has its storage.
+    /// A vector of the result to which it donates its storage.
     Output(usize),
     /// Drawn.
     Drawn(DrawnSource),
@@ -79,7 +79,8 @@ pub(super) struct Operands<E: Float, N: Size> {
     pub(super) step: Sequence<OwnedTensor<u32>>,
 }
 
-/// The elements of all operands at a position, by operand and then along the vector. `outs` are results in whose storage some are.
+/// The elements of all operands at a position, by operand and then along the vector. `outs` are results in whose storage some
+/// are.
 #[cube]
 pub(super) fn load<E: Float, N: Size>(
     operands: &Operands<E, N>,

@@ -1,5 +1,5 @@
-//! A product that does more in the same kernel of cuBLASLt. Where the library turns out to have no kernel for that, the product is computed
-//! alone, and the rest by a kernel of our own.
+//! A product that does more in the same kernel of cuBLASLt. Where the library turns out to have no kernel for that, the product
+//! is computed alone, and the rest by a kernel of our own.
 
 use super::blas::{self, ProductTensors};
 use super::folds::fold;
@@ -17,11 +17,11 @@ use meshwright_device::kernels::call::Computes;
 use meshwright_device::kernels::product::{BesideProduct, ProductCall, ProductFunction};
 use meshwright_sorted::SortedSet;
 
-/// A product whose operands are there.
+/// A matmul with its bound operands.
 struct ProductRun<'a> {
     call: &'a ProductCall,
     outputs: &'a [ResultSlot<'a>],
-    /// The step of random draws, of which there are none.
+    /// Step number for random draws; a matmul has none.
     step: &'a CubeTensor,
 }
 

@@ -1,5 +1,5 @@
-//! Exponentials as GPUs compute them: a product and one instruction, in place of nine that are exact to the last place. Its error, 2 threads
-//! in the last place of `f32` (PTX ISA, `ex2.approx`), does not show in weights that are rounded to a half type.
+//! Approximate exponentials: a product and one instruction of the GPU, instead of nine that are exact to the last place. The
+//! error, 2 units in the last place of `f32` (PTX ISA, `ex2.approx`), disappears when weights are rounded to a half type.
 //!
 //! CubeCL's operations have no such instruction, so this is one of our own, with its lowering.
 

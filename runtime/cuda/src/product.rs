@@ -1,7 +1,7 @@
 //! Matrix products that the backend's own call does not do as they are needed.
 //!
-//! - Where cuBLASLt is, it computes them; else Burn's kernels.
-//! - The dtype of the result is told, so that a product of a half type is not rounded where it is wanted in `f32`.
+//! - cuBLASLt computes them if it is there; otherwise Burn's kernels do.
+//! - The dtype of the result is an argument, so that a product of half types is not rounded if its consumer reads `f32`.
 //! - The factor of a product with one row is made dense: of the kernels that are timed for those, one
 //!   (`GemvUnitPerpendicular` of `cubek` 0.3.1) reads it as if it were, and is wrong for a permuted view.
 

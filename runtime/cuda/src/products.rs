@@ -1,5 +1,5 @@
-//! Products that share a factor as one product of cuBLASLt with batches, all of which have the shared factor. Where the library has no kernel for that with
-//! its epilogue, each product is computed alone, and the rest by a kernel of our own.
+//! Products that share a factor: one batched matmul of cuBLASLt, whose batches all read the shared factor. If the library has no
+//! kernel with the epilogue, each product is computed alone, and the epilogues by a kernel of our own.
 
 use super::blas::{self, ProductTensors};
 use super::folds::fold;
@@ -22,7 +22,7 @@ impl Computes<ProductsCall> for GpuLaunch<'_> {
         if tensors.len() < call.vectors().end {
             return Err(KernelError::Unsupported("products lack operands".into()));
         }
-        // Its rows may lie anyhow.
+        // The shared factor may have any strides; a batched matmul needs contiguous rows.
         tensors[0] = into_contiguous(tensors[0].clone());
         let run = ProductsRun { call, outputs: &outputs, tensors: &tensors, step };
         match run.joined() {
@@ -32,17 +32,17 @@ impl Computes<ProductsCall> for GpuLaunch<'_> {
     }
 }
 
-/// Products whose operands are there.
+/// Products with their bound operands.
 struct ProductsRun<'a> {
     call: &'a ProductsCall,
     outputs: &'a [ResultSlot<'a>],
     tensors: &'a [CubeTensor],
-    /// The step of random draws, of which there are none.
+    /// Step number for random draws; products have none.
     step: &'a CubeTensor,
 }
 
 impl ProductsRun<'_> {
-    /// All as one; none if cuBLASLt has no kernel for that.
+    /// One batched matmul; `None` if cuBLASLt has no kernel for it.
     fn joined(&self) -> Option<Vec<CubeTensor>> {
         let CubeDevice::Cuda(gpu) = &self.step.device else { return None };
         let call = self.call;

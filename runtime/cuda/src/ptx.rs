@@ -1,5 +1,5 @@
-//! Instructions of NVIDIA's GPUs that CubeCL has no operations for: copies to shared memory that go on while the threads compute, and
-//! products of matrices that four warps compute together, of factors in shared memory (PTX ISA, `cp.async` and `wgmma`).
+//! Instructions of NVIDIA's GPUs that CubeCL has no operations for: copies to shared memory that go on while the threads compute,
+//! and products of matrices that four warps compute together, of factors in shared memory (PTX ISA, `cp.async` and `wgmma`).
 //!
 //! An instruction is an operation of our own: text of PTX with operands, which LLVM passes on as it is.
 
@@ -222,8 +222,8 @@ pub(super) fn store_two<E: Float>(two: Vector<E, Const<2>>, to: u32) {
     })
 }
 
-/// Stores four matrices of 8 rows by 8 halves, as accumulators have them; lane 8 `i` + `r` has the address of row `r` of the `i`-th (PTX ISA,
-/// `stmatrix`).
+/// Stores four matrices of 8 rows by 8 halves, as accumulators have them; lane 8 `i` + `r` has the address of row `r` of the
+/// `i`-th (PTX ISA, `stmatrix`).
 #[cube]
 pub(super) fn store_matrices<E: Float>(four: Sequence<Vector<E, Const<2>>>, to: u32) {
     intrinsic!(|scope| {
@@ -306,7 +306,7 @@ impl GroupProduct {
 }
 
 /// Starts a matmul of factors of `E`: `sums` may not be read before they have [`arrived`]. `registers` are the left
-/// factor, if it is there; otherwise `left` describes it.
+/// factor if it is in registers; otherwise `left` describes it.
 #[cube]
 pub(super) fn begin_product<E: Float>(
     sums: Sequence<f32>,

@@ -1,7 +1,7 @@
 //! Random values by kernels, equal bit by bit to those of the host, so that a step draws and uploads none there.
 //!
-//! The generator is that of [`meshwright_plan::random`], which is the reference: integers, and for numbers `+ - * /` and `sqrt` in
-//! f64. A product whose result goes into a sum is kept from being contracted with it: see [`rounded`].
+//! The generator is that of [`meshwright_plan::random`], which is the reference: integers, and for numbers `+ - * /` and `sqrt`
+//! in f64. A product whose result goes into a sum is kept from being contracted with it: see [`rounded`].
 
 use burn_backend::DType as BurnType;
 use burn_backend::cubecl::dtype_to_storage_type;
@@ -288,8 +288,8 @@ pub(super) fn of_words(
     if comptime!(many == 8 && element.is_multiple_of(2)) { word << 16u32 } else { word }
 }
 
-/// A product, rounded. `zero` is 0, which no compiler knows: so none makes one operation, with one rounding, of the product and the
-/// sum that it goes into.
+/// A product, rounded. `zero` is 0, which no compiler knows: so none makes one operation, with one rounding, of the product and
+/// the sum that it goes into.
 #[cube]
 fn rounded(product: f64, zero: u64) -> f64 {
     f64::reinterpret(u64::reinterpret(product) ^ zero)
@@ -300,7 +300,7 @@ fn rounded(product: f64, zero: u64) -> f64 {
 struct Range {
     low: f64,
     size: f64,
-    /// The bound, which is excluded, and the number to take in place of it.
+    /// The upper bound, which is excluded, and the number that replaces it.
     high: f64,
     below: f64,
     /// The same of the numbers when they are rounded.

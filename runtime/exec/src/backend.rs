@@ -104,7 +104,7 @@ impl RngState {
     }
 }
 
-/// What a device has to know of a run.
+/// The beginning of a part of a run, reported to the device.
 #[derive(Clone, Copy, Debug)]
 pub enum RunEvent {
     /// A program with random kernels begins, in the training step of this number.
@@ -115,14 +115,14 @@ pub enum RunEvent {
     RanFirst,
 }
 
-/// How long an uploaded tensor stays.
+/// Lifetime of an uploaded tensor.
 #[derive(Clone, Copy, Debug)]
 pub enum Upload {
-    /// To the end of its last reader. Of pairs that are stored in two parts the values become elements of this type.
+    /// Until its last consumer has run. If pairs are stored in two parts, their values become elements of this type.
     Value(Option<DType>),
-    /// As an input, whose upload may overlap with the device's work.
+    /// An input of a run, whose upload may overlap with the device's work.
     Input,
-    /// From run to run.
+    /// Over all runs, such as a parameter.
     Kept,
 }
 
@@ -156,16 +156,16 @@ pub type Overwrite = Box<dyn FnMut(HostTensor) + Send>;
 
 /// Recording runs into graphs. What is recorded reads and writes the storage that it had then.
 pub trait Graphs<H> {
-    /// Before the run that comes before the one to record.
+    /// Prepares a recording; called before the last run that is not recorded.
     fn prepare(&mut self) -> Result<(), DeviceError>;
 
-    /// The address of the stream on which the device computes, when all that was asked for is on it.
+    /// Address of the device's stream, after all requested operations have been launched on it.
     fn stream(&mut self) -> Result<u64, DeviceError>;
 
-    /// Records from now on, in place of running it. Until it ends nothing may be uploaded or read.
+    /// Starts recording; launches are recorded, not run. No uploads or downloads until `finish`.
     fn start(&mut self) -> Result<(), DeviceError>;
 
-    /// Ends the recording. None of it has run.
+    /// Ends the recording. Nothing that was recorded has run.
     fn finish(&mut self) -> Result<Replay, DeviceError>;
 
     /// Address of a tensor's storage.
@@ -180,7 +180,7 @@ pub trait Graphs<H> {
 
 /// The memory of arenas: one allocation for all programs of a device, since they run one after the other.
 pub trait ArenaMemory {
-    /// A program will run that has such an arena.
+    /// Registers the arena of a program that will run.
     fn load(&mut self, arena: &Arena);
 
     /// Whether the next run must allocate the memory.
@@ -189,7 +189,7 @@ pub trait ArenaMemory {
     /// Begins a run whose kernels write their results in the arena, one after the other.
     fn enter(&mut self, arena: &Arc<Arena>);
 
-    /// A run has ended. Fails where it has asked for another number of results than was foreseen.
+    /// Ends a run. Fails if it asked for another number of results than the arena has.
     fn leave(&self) -> Result<(), DeviceError>;
 
     /// Gives the arena other memory, after a failure that left parts of it unwritten.
@@ -323,7 +323,8 @@ pub trait Backend: Send + Sized + 'static {
         None
     }
 
-    /// The address of the stream on which the device computes, when all that was asked for is on it; none where it has no streams.
+    /// Address of the device's stream, after all requested operations have been launched on it; `None` if the device has no
+    /// streams.
     fn stream(&mut self) -> Result<Option<u64>, DeviceError> {
         Ok(None)
     }

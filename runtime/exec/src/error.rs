@@ -59,7 +59,7 @@ pub struct OutOfMemory {
     pub place: Place,
     /// The GPU.
     pub gpu: GpuName,
-    /// Bytes that were asked for, where that is known. The allocator asks for whole pages, which may hold several values.
+    /// Requested bytes, if known. The allocator requests whole pages, which may hold several values.
     pub asked: Option<u64>,
     /// Memory of this process's allocator on the GPU.
     pub held: Option<HeldMemory>,
@@ -85,7 +85,8 @@ impl fmt::Display for OutOfMemory {
 /// A GPU reported an error, after which nothing on it can be trusted.
 #[derive(Clone, Debug)]
 pub struct GpuFault {
-    /// The rank, and where in a program the error came up. Kernels run later than they are launched: it may be that of an earlier step.
+    /// The rank, and where in a program the error came up. Kernels run later than they are launched: it may be that of an earlier
+    /// step.
     pub place: Place,
     /// The GPU.
     pub gpu: GpuName,
@@ -203,12 +204,12 @@ pub enum ExecError {
         /// The problem.
         problem: String,
     },
-    /// A parameter or moment is missing or does not fit.
+    /// A parameter or optimizer state is missing or does not fit.
     #[error("rank {rank}: `{name}`: {problem}")]
     State {
         /// The device.
         rank: usize,
-        /// Path of the parameter, or of the moment.
+        /// Path of the parameter or optimizer state.
         name: String,
         /// The problem.
         problem: String,

@@ -1,10 +1,9 @@
-//! Runs Plans: a [`Plan`](meshwright_plan::Plan) becomes, for each device, segments of Burn operations with kernels among
-//! them, and collectives in between.
+//! Runs device plans: prepares the kernels of each launch, runs launches in order, and makes the calls of collectives.
 //!
 //! **Invariants:**
 //! - It names no backend: each is a crate that implements [`backend::Backend`] and [`Platform`].
-//! - A device computes what the Plan says, and nothing else communicates. Collectives keep the Plan's order; other steps may be fused
-//!   and reordered for the target.
+//! - A device computes what the Plan says, and nothing else communicates. Collectives keep the Plan's order; other steps may be
+//!   fused and reordered for the target.
 //! - A device that fails, by an error or a panic, ends all others; the error names rank, step, value and source line.
 //! - Burn is never given an empty tensor.
 

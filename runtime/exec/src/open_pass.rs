@@ -4,21 +4,21 @@ use crate::trace::{Recorder, What};
 use meshwright_device::launch::LoopLaunch;
 use std::ops::Range;
 
-/// The pass that a device runs, of a loop whose iterations a schedule orders.
+/// The running pass of a pipeline.
 pub(crate) struct OpenPass<'l> {
-    /// Where the launches of each chunk are in the body, by pass.
+    /// Ranges of each chunk's launches in the body, by pass.
     passes: &'l [Vec<Range<usize>>],
-    /// What it is of, the chunk, the microbatch, and since when.
+    /// Kind, chunk, microbatch and start time.
     open: Option<(What, usize, usize, u64)>,
 }
 
 impl<'l> OpenPass<'l> {
-    /// Of a loop that begins; none has begun.
+    /// For a loop that begins; no pass is open.
     pub(crate) fn of(of: &'l LoopLaunch) -> OpenPass<'l> {
         OpenPass { passes: &of.passes, open: None }
     }
 
-    /// A launch of the body runs for a microbatch. Where it is of another pass than the one before, that one has ended.
+    /// Notes a launch of the body for a microbatch. If it is in another pass than the launch before, that pass has ended.
     pub(crate) fn runs(&mut self, launch: usize, micro: usize, recorder: Option<&mut Recorder>) {
         let Some(recorder) = recorder.filter(|_| !self.passes.is_empty()) else { return };
         let all = [What::Forward, What::Backward, What::Weights].into_iter().zip(self.passes);
@@ -31,7 +31,7 @@ impl<'l> OpenPass<'l> {
         }
     }
 
-    /// The pass that runs has ended.
+    /// Ends the running pass.
     pub(crate) fn end(&mut self, recorder: Option<&mut Recorder>) {
         if let (Some((what, chunk, micro, begin)), Some(recorder)) = (self.open.take(), recorder) {
             recorder.close();

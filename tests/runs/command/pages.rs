@@ -29,7 +29,7 @@ pages! {
     tour: "docs/tour.md", 3;
     choosing_a_layout: "docs/choosing-a-layout.md", 9;
     layouts: "docs/layouts.md", 1;
-    gpus: "docs/gpus.md", 2;
+    gpus: "docs/gpus.md", 1;
     how_a_device_runs_it: "docs/how-a-device-runs-it.md", 3;
     parallelism_readme: "docs/parallelism/README.md", 2;
     parallelism_data: "docs/parallelism/data.md", 2;
@@ -38,7 +38,7 @@ pages! {
     parallelism_zero: "docs/parallelism/zero.md", 2;
     parallelism_hybrid: "docs/parallelism/hybrid.md", 2;
     parallelism_context: "docs/parallelism/context.md", 2;
-    parallelism_long_sequences: "docs/parallelism/long_sequences.md", 3;
+    parallelism_long_sequences: "docs/parallelism/long_sequences.md", 4;
     parallelism_pipeline: "docs/parallelism/pipeline.md", 1;
     parallelism_experts: "docs/parallelism/experts.md", 2;
     models: "docs/models.md", 1;

@@ -9,9 +9,9 @@ const MOST_LINES: usize = 600;
 /// Lines of a function.
 const MOST_FUNCTION_LINES: usize = 80;
 /// Names of files that say nothing of what is in them.
-const VAGUE: [&str; 17] = [
-    "ahead", "board", "each", "ends", "found", "helpers", "held", "level", "misc", "own", "pieces", "same",
-    "teller", "thin", "utils", "walk", "wrong",
+const VAGUE: [&str; 23] = [
+    "added", "again", "ahead", "apart", "board", "each", "ends", "found", "helpers", "held", "launched",
+    "level", "misc", "own", "pieces", "same", "spread", "teller", "thin", "utils", "walk", "with", "wrong",
 ];
 /// How many types of the tree may have one name.
 const MOST_NAMESAKES: usize = 2;

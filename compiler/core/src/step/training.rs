@@ -233,8 +233,8 @@ fn averages(
     }
 }
 
-/// The root of the factor by which the joint 2-norm of all gradients, `norm`, becomes at most `limit`. Of a large norm the factor itself
-/// may be too small for the dtype.
+/// The root of the factor by which the joint 2-norm of all gradients, `norm`, becomes at most `limit`. Of a large norm the factor
+/// itself may be too small for the dtype.
 fn clip_root(g: &mut Graph, norm: Id, limit: f64) -> Id {
     let max = g.constant(limit, g.ty(norm).dtype);
     // Of limit / max(norm, limit): exactly 1 below the limit.
@@ -280,9 +280,9 @@ fn global_norm(g: &mut Graph, grads: &[Id]) -> Option<Id> {
     Some(Squares::joint(g, &squares).root(g, 1.0))
 }
 
-/// The learning rate of a step, counted from 1, as the `train` block says: a number, or a schedule. It is computed in `f64`, in
-/// which a step of `f32` may differ in the last digits. Of
-/// several optimizers it is that of the first. `None` where nothing is trained.
+/// The learning rate of a step, counted from 1, as the `train` block says: a number, or a learning-rate schedule. It is computed
+/// in `f64`; the step itself computes it in `f32`, which may differ in the last digits. Of several optimizers it is that of the
+/// first. `None` where nothing is trained.
 pub fn learning_rate(program: &Program, step: u64) -> Option<f64> {
     let rate = program.train.as_ref()?.optimizers.first()?.chosen.scalar("lr");
     let g = &program.graph;

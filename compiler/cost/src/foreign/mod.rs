@@ -1,12 +1,12 @@
 //! A program as another system runs it, by documented facts. Only published runs are estimated so.
 
-mod again;
 mod merge;
 mod overlap;
+mod recompute;
 
 use crate::engine::EngineFacts;
-use crate::foreign::again::{recompute, recompute_last};
 use crate::foreign::merge::{merged, product_of};
+use crate::foreign::recompute::{recompute, recompute_last};
 use crate::timeline::Prices;
 use crate::work::{DeviceWork, KernelPurpose, KernelWork, Product, Scores, Transfer, WorkItem};
 use meshwright_plan::KernelFamily;
@@ -20,8 +20,9 @@ use meshwright_sorted::SortedSet;
 const HALF: f64 = 2.0;
 /// Bytes of an operand that is converted to 8 bits: read, and written twice, once transposed.
 const CONVERTED: f64 = 4.0;
-/// Bytes that stream for each logit in the forward and in the backward pass, by the name of a loss: `fused` reads logits and writes gradients in
-/// their place, `torch` copies them to `f32`, `vocab` is the loss of Megatron-LM over a split vocabulary, operation by operation.
+/// Bytes that stream for each logit in the forward and in the backward pass, by the name of a loss: `fused` reads logits and
+/// writes gradients in their place, `torch` copies them to `f32`, `vocab` is the loss of Megatron-LM over a split vocabulary,
+/// operation by operation.
 const LOSSES: [(&str, f64, f64); 3] = [("fused", 4.0, 6.0), ("torch", 14.0, 18.0), ("vocab", 38.0, 20.0)];
 
 /// The program as an engine with these facts runs it.
@@ -175,8 +176,8 @@ impl Translation<'_> {
         items.into_iter().flat_map(|pair| [conversion(&pair), Some(pair)]).flatten().collect()
     }
 
-    /// One collective of a kind for all parameters of a layer: a gather where the first is, a reduction behind the last product, which the
-    /// reduction of the next layer waits for. Gives the flights that go on behind the loop.
+    /// One collective of a kind for all parameters of a layer: a gather where the first is, a reduction behind the last product,
+    /// which the reduction of the next layer waits for. Gives the flights that go on behind the loop.
     fn bucketed(&self, items: Vec<(WorkItem, usize)>) -> (Vec<(WorkItem, usize)>, Vec<u32>) {
         let key = |item: &WorkItem| match item {
             WorkItem::Start(t) if self.step(t.step).is_some_and(|s| !self.activates(&s.reads)) => {
@@ -218,8 +219,8 @@ impl Translation<'_> {
         self.plan.microbatches.is_some() && depth > 0
     }
 
-    /// Whether a step adds up gradients: it reads and writes no activation, and in a loop over layers adds to a position of a sum. Other engines add in
-    /// the product.
+    /// Whether a step adds up gradients: it reads and writes no activation, and in a loop over layers adds to a position of a
+    /// sum. Other engines add in the product.
     fn accumulates(&self, step: usize, depth: usize) -> bool {
         self.step(step).is_some_and(|s| {
             matches!(s.prim, Prim::Map { .. })
@@ -338,7 +339,8 @@ impl Translation<'_> {
         [WorkItem::Start(own)].into_iter().chain(copies).collect()
     }
 
-    /// Replaces what streams between the last product of the forward pass and the first of the backward pass by the bytes of the engine's loss.
+    /// Replaces what streams between the last product of the forward pass and the first of the backward pass by the bytes of the
+    /// engine's loss.
     fn loss(&self, items: &mut Vec<WorkItem>) {
         let inner = items.iter().position(|i| matches!(i, WorkItem::Loop(of) if self.plan.microbatches.is_some_and(|m| self.over(of.step) == Some(m.over)) && of.body.iter().any(|(i, _)| matches!(i, WorkItem::Loop(_) | WorkItem::Work(_)) && product_of(i).is_some())));
         if let Some(WorkItem::Loop(of)) = inner.map(|at| &mut items[at]) {

@@ -1,7 +1,7 @@
 //! Collectives of activations that an engine runs beside products.
 
 use super::Translation;
-use super::again::inner;
+use super::recompute::inner;
 use crate::work::{Transfer, WorkItem};
 use meshwright_plan::KernelFamily;
 use meshwright_plan::{CollectiveKind, Phase, Step};
@@ -58,7 +58,8 @@ impl Translation<'_> {
         Some((beside * (1.0 - taken) / wire).clamp(0.0, 1.0))
     }
 
-    /// The part of a collective that is hidden where both it and the product beside it are cut into as many pieces as there are members.
+    /// The part of a collective that is hidden where both it and the product beside it are cut into as many pieces as there are
+    /// members.
     fn in_pieces(&self, items: &[WorkItem], at: usize, transfer: &Transfer) -> Option<f64> {
         let is_product = |i: &&WorkItem| matches!(i, WorkItem::Work(w) if w.family == KernelFamily::Matmul);
         let near = match transfer.kind == CollectiveKind::AllGather {

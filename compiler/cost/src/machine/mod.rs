@@ -1,14 +1,14 @@
 //! A machine: rates, latencies and sizes, as its file has them.
 //!
-//! Seconds, bytes, bytes per second and floating-point operations per second throughout. Every number about a machine is in such a file;
-//! the code has none.
+//! Seconds, bytes, bytes per second and floating-point operations per second throughout. Every number about a machine is in such
+//! a file; the code has none.
 
 mod check;
 mod error;
 mod network;
+mod overrides;
 mod read;
 mod source;
-mod with;
 
 pub use error::MachineError;
 pub use network::{InNetwork, NetworkLine, ReduceMode, Tier};
@@ -81,7 +81,8 @@ pub struct Device {
     /// The same for attention.
     #[serde(default = "one")]
     pub attention_sustained: f64,
-    /// Of a CPU, how much faster more threads make a device: `n` of them by `n^threads`. Devices have several where there are fewer than cores.
+    /// Of a CPU, how much faster more threads make a device: `n` of them by `n^threads`. Devices have several where there are
+    /// fewer than cores.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub threads: f64,
     /// Relative growth of a step for each doubling of the replicas beyond a node.
@@ -129,7 +130,8 @@ pub struct MatrixRates {
     pub source: Option<NumberSource>,
 }
 
-/// Efficiency of a matrix product by its shape: a library divides the result into tiles, and assigns whole tiles to units in whole waves.
+/// Efficiency of a matrix product by its shape: a library divides the result into tiles, and assigns whole tiles to units in
+/// whole waves.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ProductShape {
@@ -154,7 +156,8 @@ pub struct ProductShape {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StreamRates {
-    /// Bytes per second of a kernel by the bytes that it reads and writes, ascending; between two entries by the logarithm of the bytes.
+    /// Bytes per second of a kernel by the bytes that it reads and writes, ascending; between two entries by the logarithm of the
+    /// bytes.
     pub rates: Vec<(f64, f64)>,
     /// Bytes per second of all units of a CPU together.
     #[serde(default, skip_serializing_if = "Option::is_none")]

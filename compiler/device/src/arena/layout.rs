@@ -65,8 +65,8 @@ impl ArenaLayout {
         (all, uneven)
     }
 
-    /// The tensor of which a result is a part in the end, and the first byte; none if it outlives the run, and so has
-    /// no place.
+    /// The outermost stack that has a result as a part, and the first byte there; `None` if the result outlives the run, and so
+    /// has no place.
     fn root(&self, number: usize) -> Option<(usize, u64)> {
         match self.made[number].part_of.and_then(|(whole, at)| Some((self.root(whole)?, at))) {
             Some(((root, start), at)) => Some((root, start + at)),
@@ -82,7 +82,7 @@ impl ArenaLayout {
         }
     }
 
-    /// Has results lie at equal distances, or the stacks of which they are parts; false where they cannot.
+    /// Places results, or the stacks that they are parts of, at equal distances. Returns false if that is impossible.
     fn lie_evenly(&mut self, numbers: Option<&[usize]>) -> bool {
         let roots = numbers.and_then(|of| of.iter().map(|n| self.root(*n)).collect::<Option<Vec<_>>>());
         let Some(roots) = roots else { return false };

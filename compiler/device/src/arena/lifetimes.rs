@@ -35,7 +35,8 @@ pub(super) struct Lifetime {
     pub read: u32,
     /// The stack that the result is part of, with its offset there in bytes, if it can be computed in place.
     pub part_of: Option<(usize, u64)>,
-    /// The stack and the offset of a slice that the result is computed of, element by element, if nothing else that its kernel reads lies there.
+    /// Stack and offset of the slice from which the result is computed element by element, if its kernel reads nothing else from
+    /// that stack.
     pub of_slice: Option<(usize, u64)>,
 }
 
@@ -49,7 +50,8 @@ pub(super) struct Walked {
     pub steps: Vec<usize>,
     /// Launches that move a value into a stack.
     pub moves: SortedSet<LaunchId>,
-    /// Results, by number, that are to lie at equal distances, each with the launch for which they do; none where a tensor is no whole result.
+    /// Results, by number, that are to lie at equal distances, each with the launch for which they do; none where a tensor is no
+    /// whole result.
     pub spaced: Vec<(LaunchId, Option<Vec<usize>>)>,
 }
 
@@ -112,13 +114,13 @@ impl Drop for MadeResult {
     }
 }
 
-/// A tensor, with the results of which it may be a part or another form.
+/// A tensor, and the results whose memory it uses: as a part, or in another form.
 #[derive(Clone, Default)]
 struct HeldTensor {
     of: Vec<Rc<MadeResult>>,
     /// Whether it is the whole result, row by row.
     whole: bool,
-    /// Of a slice of a stack, its offset in bytes.
+    /// Offset in bytes, for a slice of a stack.
     slice: Option<u64>,
 }
 
@@ -313,7 +315,7 @@ impl ArenaWalk<'_> {
         for (out, GivenResult { over, gaps, alike }) in op.writes.iter().zip(results) {
             let bytes = result_bytes(&out.shape.to_vec(), out.dtype.size(), *gaps);
             let ends = |i: &&usize| op.reads[**i].status == TensorStatus::ReadWrite;
-            // One of several at equal distances takes no memory that lies elsewhere.
+            // A result that must lie at equal distances from others takes no donated memory.
             let placed = self.placed.contains(&out.id);
             let put = self.put.contains(&out.id) && !placed;
             let of_slice = over.iter().filter(ends).find_map(|i| slice_of(&read, *i)).filter(|_| put);
@@ -349,7 +351,7 @@ impl ArenaWalk<'_> {
         HeldTensor { of, whole: true, slice: None }
     }
 
-    /// A position of a stack, where it lies.
+    /// A slice at one position of a stack: a view.
     fn slice(&mut self, op: &Launch, position: Option<usize>) {
         let ([all], [out]) = (&op.reads[..], &op.writes[..]) else { return };
         let held = self.read(all);
@@ -358,8 +360,8 @@ impl ArenaWalk<'_> {
         self.held.insert(out.id, HeldTensor { of: held.of, whole: false, slice });
     }
 
-    /// Stores a value into the stack of a loop. If nothing has read the stack since the value was computed, but for the slice that it was
-    /// computed of, it can be computed in the stack.
+    /// Stores a value into the stack of a loop. If nothing has read the stack since the value was computed, but for the slice
+    /// that it was computed of, it can be computed in the stack.
     fn update(&mut self, op: &Launch, position: Option<usize>) {
         let ([all, value], [out]) = (&op.reads[..], &op.writes[..]) else { return };
         let bytes = (value.shape.num_elements() * value.dtype.size()) as u64;
@@ -432,7 +434,7 @@ impl ArenaWalk<'_> {
         }
     }
 
-    /// At most so many messages are on their way: until now the others were read.
+    /// Ends the lifetimes of sent values until at most `most` messages are in flight.
     fn delivered(&mut self, most: usize) {
         while self.sent.len() > most {
             self.sent.pop_front().into_iter().flatten().for_each(|held| self.note_read(&held));
@@ -441,7 +443,7 @@ impl ArenaWalk<'_> {
 
     fn received(&mut self, in_flight: InFlight, (unpack, at): (&[LaunchId], Iteration)) {
         let InFlight { sent, received } = in_flight;
-        // Until now they were read and written.
+        // The transport has read and written them until now.
         sent.iter().chain(received.iter().map(|r| &r.1)).for_each(|held| self.note_read(held));
         drop(sent);
         self.held.extend(received);

@@ -42,11 +42,11 @@ pub(super) fn power_of_two(e: &mut GraphBuilder, a: Val) -> Val {
     in_full(e, a, power_below)
 }
 
-/// Of `c = x (2^k + 1)`, with all digits but one in `k`, the first digit of `x` is `c - (c - x)`, rounded (Dekker 1971, section
-/// 5): the power of two below or above.
+/// The first digit of `x`, rounded to the power of two below or above: `c - (c - x)` with `c = x (2^k + 1)`, where `k` is the
+/// number of digits less one (Dekker 1971, section 5).
 fn power_below(e: &mut GraphBuilder, a: Val, mantissa: u32) -> Val {
     let size = e.numeric(Numeric::Abs, a);
-    // Where `c` would be infinite, of a smaller number.
+    // Scales the operand down where `c` would overflow.
     let large = e.scalar(Binary::Gt, size, 2f64.powi(64));
     let smaller = e.scalar(Binary::Mul, size, 2f64.powi(-32));
     let x = e.choose(large, smaller, size);

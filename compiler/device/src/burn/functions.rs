@@ -79,8 +79,8 @@ impl Lower<'_> {
     }
 }
 
-/// [`meshwright_plan::tf32`] by sums: of `c = x (2^k + 1)` the upper digits of `x` are `c - (c - x)` (Dekker 1971, section 5). Of
-/// two numbers equally near it may be the odd one.
+/// [`meshwright_plan::tf32`] by sums: the upper digits of `x` are `c - (c - x)` with `c = x (2^k + 1)` (Dekker 1971, section 5).
+/// If two numbers are equally near, the result may be the odd one.
 fn tf32(e: &mut GraphBuilder, a: Val) -> Val {
     let dropped = match e.dtype(a) {
         BurnType::F64 => 42,
@@ -88,7 +88,7 @@ fn tf32(e: &mut GraphBuilder, a: Val) -> Val {
         // Half types have no more digits.
         _ => return a,
     };
-    // Where `c` would be infinite, of a smaller number.
+    // Scales the operand down where `c` would overflow.
     let size = e.numeric(Numeric::Abs, a);
     let large = e.scalar(Binary::Gt, size, 2f64.powi(100));
     let smaller = e.scalar(Binary::Mul, a, 2f64.powi(-32));

@@ -17,7 +17,8 @@ use crate::passes::step_order::StepOrder;
 use meshwright_plan::BufId;
 use meshwright_sorted::SortedSet;
 
-/// Decisions of all passes. Those of a pass that has not run yet are empty: each step is a launch of its own, in the Plan's order.
+/// Decisions of all passes. Those of a pass that has not run yet are empty: each step is a launch of its own, in the Plan's
+/// order.
 #[derive(Clone, Debug, Default)]
 pub struct Decisions {
     /// Values that stay where they were computed, in place of a copy in a stack.
@@ -87,8 +88,8 @@ impl Decisions {
             || self.fused.never.contains(&buf)
     }
 
-    /// Buffers that are never made, and of those the ones in whose place no other is, with the stacks in which a loop would keep masks that are
-    /// drawn again.
+    /// Buffers that are fused away; and `absent`: those whose storage no other buffer reuses, and stacks of masks that are drawn
+    /// again.
     pub fn absent(&self, uses: &DefUse<'_>) -> (SortedSet<BufId>, SortedSet<BufId>) {
         let plan = uses.plan;
         let all = (0..plan.buffers.len()).map(|b| BufId(b as u32));

@@ -1,9 +1,9 @@
 //! Descriptions of reductions.
 
 use super::call::KernelCall;
-use super::joint_walk::JointWalk;
+use super::fold_blocks::FoldBlocks;
+use super::merged_dims::JointWalk;
 use super::scalar::ScalarProgram;
-use super::spread::FoldBlocks;
 use meshwright_plan::expr::Expr;
 use meshwright_plan::{Computed, DType, Monoid};
 use meshwright_sorted::SortedSet;

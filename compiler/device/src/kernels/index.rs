@@ -3,7 +3,7 @@
 use super::call::KernelCall;
 use super::dims::{WalkDim, counted};
 use super::fold::FoldCall;
-use super::spread::{CUBES, UNITS};
+use super::fold_blocks::{BLOCKS, THREADS};
 use meshwright_plan::DType;
 use std::ops::Range;
 
@@ -74,10 +74,10 @@ const FEW_ROWS: usize = 64;
 /// Few blocks take long to add this many entries in order: reading all of them for each row is faster, up to `MANY_READS`.
 const MANY_ENTRIES: usize = 1 << 16;
 const MANY_READS: usize = 1 << 31;
-const FEW_CUBES: usize = 16;
-/// Columns of a cube, about, and the elements of the table that it adds up entries in order for.
+const FEW_BLOCKS: usize = 16;
+/// Approximate columns of a block, and table elements whose entries a block adds in order.
 const COLUMNS: usize = 32;
-const ELEMENTS: usize = 4 * UNITS;
+const ELEMENTS: usize = 4 * THREADS;
 /// Least entries of a chunk.
 const LEAST_ENTRIES: usize = 1024;
 
@@ -133,13 +133,13 @@ impl ScatterWay {
         if many <= FEW_ENTRIES || many * columns <= FEW_READS {
             return ScatterWay::Each;
         }
-        let is_slow = many >= MANY_ENTRIES && (outer * rows * columns).div_ceil(ELEMENTS) < FEW_CUBES;
+        let is_slow = many >= MANY_ENTRIES && (outer * rows * columns).div_ceil(ELEMENTS) < FEW_BLOCKS;
         let is_cheap = rows.saturating_mul(columns).saturating_mul(many) <= MANY_READS;
         if rows > FEW_ROWS && !(is_slow && is_cheap) {
             return ScatterWay::Ordered;
         }
-        let cubes = outer * rows * columns.div_ceil(COLUMNS);
-        let each = many.div_ceil(CUBES.div_ceil(cubes).min(many / LEAST_ENTRIES).max(1));
+        let blocks = outer * rows * columns.div_ceil(COLUMNS);
+        let each = many.div_ceil(BLOCKS.div_ceil(blocks).min(many / LEAST_ENTRIES).max(1));
         ScatterWay::Rows { chunks: many.div_ceil(each), each }
     }
 }

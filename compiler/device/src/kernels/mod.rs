@@ -4,18 +4,18 @@ pub mod attention;
 pub mod call;
 pub mod dims;
 pub mod fold;
+pub mod fold_blocks;
 pub mod host;
 pub mod index;
 pub mod join;
-pub mod joint_walk;
 pub mod map;
+pub mod merged_dims;
 pub mod product;
 pub mod products;
 pub mod random;
 pub mod result;
 pub mod rows;
 pub mod scalar;
-pub mod spread;
 pub(crate) mod table;
 pub mod windows;
 
@@ -40,18 +40,18 @@ macro_rules! kernel {
             Host(Arc<HostKernel>),
             /// Random values.
             Random(RandomBlock),
-            /// A matrix product that is not left to Burn's own call: its result is of another dtype than the factors, it has one row,
-            /// or the target asked for it.
+            /// A matmul that Burn's own call does not compute: its result has another dtype than the factors, it has one row, or
+            /// the target requires it.
             Matmul(FactorDigits),
-            /// `() -> out`: memory with anything in it.
+            /// `() -> out`: memory with unspecified contents.
             Blank,
-            /// `(all) -> out`: the element at the position of an iteration, of an operand with the dim of a loop first.
+            /// `(all) -> out`: the slice of an operand at the position of an iteration; the dim of the loop is its first.
             IterationSlice(Dim),
-            /// `(all, value) -> out`: the inverse.
+            /// `(all, value) -> out`: the operand with that slice replaced.
             IterationUpdate(Dim),
-            /// `(value) -> ()`: keeps a value for its position of a loop.
+            /// `(value) -> ()`: stores a residual for the position of an iteration.
             Store(Residual),
-            /// `() -> out`: the value that was kept for a position.
+            /// `() -> out`: the residual of a position.
             Load {
                 /// The values.
                 residual: Residual,

@@ -8,13 +8,13 @@ use burn_backend::DType as BurnType;
 use burn_ir::TensorIr;
 use std::sync::Arc;
 
-/// How many digits of factors in `f32` count.
+/// Significant digits of `f32` factors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum FactorDigits {
     /// All.
     #[default]
     All,
-    /// Those of TF32: the others are 0, and tensor cores may multiply.
+    /// TF32: the lower digits are 0, so tensor cores may multiply them.
     Tf32,
 }
 
@@ -104,7 +104,8 @@ pub enum BesideProduct {
         map: Arc<[MapCall]>,
         /// Index of the matmul's result among the operands of `map`.
         at: usize,
-        /// Sums of a factor beside, which are the second result: true if the right factor is summed, and the kernel of the sums alone.
+        /// Sums of a factor beside, which are the second result: true if the right factor is summed, and the kernel of the sums
+        /// alone.
         sums: Option<(bool, Arc<[FoldCall]>)>,
     },
 }

@@ -10,7 +10,8 @@ pub enum ResultMemory {
     Given(Vec<GivenResult>),
     /// The memory of its operand, row by row.
     Operand,
-    /// The memory of its first operand, if its lifetime ends here. The second operand is written there, at the position of a loop over that dim.
+    /// The memory of its first operand, if its lifetime ends here. The second operand is written there, at the position of a loop
+    /// over that dim.
     Update(Dim),
     /// The operation allocates memory itself.
     Own,
@@ -21,8 +22,8 @@ pub enum ResultMemory {
 /// Memory that a result may have.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GivenResult {
-    /// Operands that may donate their storage, if their lifetime ends here. Of those that are slices of stacks the result takes the place if it is put
-    /// there.
+    /// Operands that may donate their storage, if their lifetime ends here. A slice of a stack donates its place only to a result
+    /// that is stored at that position.
     pub over: Vec<usize>,
     /// Whether long rows may have gaps between them.
     pub gaps: bool,

@@ -1,4 +1,5 @@
-//! Scalar expressions as programs of kernels. Every register is an `f32`: truth values are 0 and 1, and integers are the bits of an `i32`.
+//! Scalar expressions as programs of kernels. Every register is an `f32`: truth values are 0 and 1, and integers are the bits of
+//! an `i32`.
 
 use meshwright_plan::expr::{BinaryFn, Expr, Node, Reg, Scalar, UnaryFn};
 use meshwright_plan::{Computed, DType, Fp8};
@@ -72,7 +73,8 @@ pub struct ScalarProgram {
 }
 
 impl ScalarProgram {
-    /// Compiles an expression whose half type is `half`: a value of it has the digits of an `f32` until it is stored. None if kernels lack a function or dtype of it.
+    /// Compiles an expression whose half type is `half`: a value of it has the digits of an `f32` until it is stored. None if
+    /// kernels lack a function or dtype of it.
     pub fn of(computed: &Computed, half: DType) -> Option<ScalarProgram> {
         ScalarProgram::of_several(&computed.expr, &[computed.reg], half)
     }
@@ -123,7 +125,8 @@ impl ScalarProgram {
         Some(if expr.nodes.iter().any(|n| n.dtype.is_half()) { program.beside_halves() } else { program })
     }
 
-    /// Replaces exponentials and error functions by rough ones, whose error is smaller than the rounding of the half type of other values.
+    /// Replaces exponentials and error functions by rough ones, whose error is smaller than the rounding of the half type of
+    /// other values.
     pub fn beside_halves(mut self) -> ScalarProgram {
         for instruction in &mut self.instructions {
             *instruction = match *instruction {
@@ -249,8 +252,8 @@ fn cast(nodes: &[Node], to: &Node, from: Reg, at: &[usize]) -> Option<Result<Ins
     })
 }
 
-/// Adds the instructions of a function that kernels do not have, except the last, which is returned: those that round to 8 bits are sums and comparisons.
-/// `None` for other functions.
+/// Expands a function that kernels lack, such as rounding to 8 bits, into sums and comparisons. Adds all instructions but the
+/// last, and returns that one. `None` for other functions.
 fn expanded(all: &mut Vec<Instruction>, f: UnaryFn, of: usize) -> Option<Instruction> {
     let mut list = InstructionList(all);
     match (f, f.rounds_to()) {
@@ -300,7 +303,7 @@ impl InstructionList<'_> {
 
     /// [`meshwright_plan::power_of_two`] of a magnitude.
     fn power_of_two(&mut self, size: usize) -> Instruction {
-        // Where the product of `power_below` would be infinite, of a smaller number.
+        // Scales the operand down where `c` of `power_below` would overflow.
         let large = self.with_number(BinaryFn::Gt, size, 2f64.powi(64));
         let smaller = self.with_number(BinaryFn::Mul, size, 2f64.powi(-32));
         let x = self.push(Instruction::Select(large, smaller, size));
@@ -311,9 +314,10 @@ impl InstructionList<'_> {
         Instruction::Select(infinite, size, power)
     }
 
-    /// The first digit of a magnitude of at most 2^64, by sums: of `c = x (2^23 + 1)` it is `c - (c - x)`, rounded (Dekker 1971, section 5).
+    /// The first digit of a magnitude of at most 2^64, rounded: `c - (c - x)` with `c = x (2^23 + 1)` (Dekker 1971, section 5).
     ///
-    /// A compiler may join a product with the sums that read it, without rounding it in between. So `c` is `2^23 x + x`: its product is exact.
+    /// A compiler may fuse a product with the sum that reads it, without rounding in between. So `c` is `2^23 x + x`, whose
+    /// product is exact.
     fn power_below(&mut self, x: usize) -> usize {
         let scaled = self.with_number(BinaryFn::Mul, x, 2f64.powi(23));
         let c = self.binary(BinaryFn::Add, scaled, x);

@@ -3,11 +3,11 @@
 use super::call::KernelCall;
 use super::dims::{WalkDim, counted};
 use super::fold::FoldCall;
-use super::spread::CUBES;
+use super::fold_blocks::BLOCKS;
 use meshwright_plan::{DType, Monoid};
 
 /// Threads of a block on tensor cores: four warps.
-const UNITS: usize = 128;
+const THREADS: usize = 128;
 
 /// Limit of the positions along a sliding dim.
 pub const NEAR: i32 = 1 << 29;
@@ -122,22 +122,22 @@ pub struct ConvolveTiles {
 const LEAST_TILES: usize = 8;
 const LEAST_STEPS: usize = 64;
 /// Number of blocks with which a GPU is hardly idle while the last ones run.
-const MANY_CUBES: usize = 4 * CUBES;
-/// Number of threads that keep a large GPU busy although each waits for its loads, also if several results are one vector.
-const MOST_UNITS: usize = 8 * CUBES * UNITS;
-/// With fewer columns tiles are mostly empty.
+const MANY_BLOCKS: usize = 4 * BLOCKS;
+/// Number of threads that keep a large GPU busy while each waits for its loads; enough also if vectors combine several results.
+const MOST_THREADS: usize = 8 * BLOCKS * THREADS;
+/// Up to this number of columns each thread computes an element: tiles would be mostly empty.
 const FEW_COLUMNS: usize = 4;
 
 /// A tile for 128 threads of 8 x 8 elements each. Rows are split into as few parts as leave less than an eighth of them
 /// empty and give a GPU enough blocks to hide the last ones, unless more parts leave few tiles. Threads share the steps
 /// between parts, few enough that loads in flight fit in registers.
 fn in_registers([groups, rows, columns, steps]: [usize; 4], across: usize, sum: DType) -> [usize; 3] {
-    let (all, each) = (UNITS * 64 / across, across / sum.bytes());
+    let (all, each) = (THREADS * 64 / across, across / sum.bytes());
     let is_enough = |parts: &usize| {
         let tile = all / parts;
-        let cubes = groups * rows.div_ceil(tile) * columns.div_ceil(across);
+        let blocks = groups * rows.div_ceil(tile) * columns.div_ceil(across);
         let next_has_few = steps.div_ceil(2 * parts * each) < LEAST_TILES;
-        8 * (rows.next_multiple_of(tile) - rows) <= rows && (cubes >= MANY_CUBES || next_has_few)
+        8 * (rows.next_multiple_of(tile) - rows) <= rows && (blocks >= MANY_BLOCKS || next_has_few)
     };
     let parts = [1, 2].into_iter().find(is_enough).unwrap_or(4);
     [all / parts, across, each * parts]
@@ -149,18 +149,18 @@ impl ConvolveTiles {
         let tile_columns = [16, 32].into_iter().find(|n| columns <= *n).unwrap_or(64);
         let (way, [rows_each, columns_each, tile_steps]) = match has_tensor_cores {
             _ if columns <= FEW_COLUMNS => (ConvolveWay::Each, [1, 1, 1]),
-            // Planes of 32 rows, or of 16 where there are few.
+            // 32 rows for each warp, or 16 if there are few.
             true => (ConvolveWay::TensorCores, [if rows > 64 { 128 } else { 64 }, tile_columns, 32]),
             false => {
                 let lens = [groups, rows, columns, steps];
                 (ConvolveWay::Registers, in_registers(lens, tile_columns, sum))
             }
         };
-        let cubes = groups * rows.div_ceil(rows_each) * columns.div_ceil(columns_each);
+        let blocks = groups * rows.div_ceil(rows_each) * columns.div_ceil(columns_each);
         let tiles = steps.div_ceil(tile_steps);
         let most = match way {
-            ConvolveWay::Each => MOST_UNITS.div_ceil(cubes).min(tiles / LEAST_STEPS),
-            _ => CUBES.div_ceil(cubes).min(tiles / LEAST_TILES),
+            ConvolveWay::Each => MOST_THREADS.div_ceil(blocks).min(tiles / LEAST_STEPS),
+            _ => BLOCKS.div_ceil(blocks).min(tiles / LEAST_TILES),
         };
         // Chunks are folded in `f32`.
         let wanted = if sum == DType::F64 { 1 } else { most.max(1) };
@@ -200,8 +200,8 @@ impl ConvolveCall {
         }
         let lens = [counted(&groups)?, counted(&rows)?, counted(&columns)?, counted(&steps)?];
         let tiles = ConvolveTiles::of(has_tensor_cores, dtypes[0].wide(), lens);
-        let cubes = lens[0] * lens[1].div_ceil(tiles.rows) * lens[2].div_ceil(tiles.columns) * tiles.chunks;
-        i32::try_from(cubes).ok()?;
+        let blocks = lens[0] * lens[1].div_ceil(tiles.rows) * lens[2].div_ceil(tiles.columns) * tiles.chunks;
+        i32::try_from(blocks).ok()?;
         counted(&rows)?.checked_mul(lens[0])?.checked_mul(lens[2]).and_then(|n| i32::try_from(n).ok())?;
         let fold = if tiles.chunks > 1 {
             Some(FoldCall::sum_of_chunks(tiles.chunks, out, dtypes[2])?)
@@ -222,7 +222,7 @@ impl ConvolveCall {
     }
 }
 
-/// With more taps a thread takes long, and other kernels are faster for few results.
+/// With more kernel positions a thread takes long, and other kernels are faster for few results.
 const MANY_TAPS: usize = 1024;
 
 /// A pool on one device, or the transpose of one. The axes of a dim are for the input and the result.
@@ -252,7 +252,7 @@ impl PoolCall {
         dtype: DType,
     ) -> Option<PoolCall> {
         let (results, taps_each) = (counted(&rows)?, counted(&taps)?);
-        if taps_each > MANY_TAPS && results < CUBES * UNITS {
+        if taps_each > MANY_TAPS && results < BLOCKS * THREADS {
             return None;
         }
         let folds = match work {
@@ -277,9 +277,9 @@ mod tests {
                 let t = ConvolveTiles::of(has_tensor_cores, DType::F32, [groups, rows, columns, steps]);
                 assert!(t.chunks * t.each >= steps && (t.chunks - 1) * t.each < steps, "{t:?}");
                 assert!(t.each.is_multiple_of(t.steps));
-                let cubes = groups * rows.div_ceil(t.rows) * columns.div_ceil(t.columns);
-                let most = if t.way == ConvolveWay::Each { MOST_UNITS } else { CUBES };
-                assert!(t.chunks == 1 || cubes * (t.chunks - 1) < most, "{t:?}");
+                let blocks = groups * rows.div_ceil(t.rows) * columns.div_ceil(t.columns);
+                let most = if t.way == ConvolveWay::Each { MOST_THREADS } else { BLOCKS };
+                assert!(t.chunks == 1 || blocks * (t.chunks - 1) < most, "{t:?}");
             }
         }
         assert!(ConvolveTiles::of(true, DType::F32, [1, 25, 32, 200_000]).chunks > 100);
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn units_share_steps_where_rows_are_few() {
+    fn threads_share_steps_where_rows_are_few() {
         for (rows, columns, steps, tile) in [
             (156_800, 16, 81, [256, 16, 8]),
             (156_800, 16, 1296, [128, 16, 16]),

@@ -21,7 +21,7 @@ pub fn compile(plan: &Plan, rank: usize, target: Target) -> Result<DevicePlan, C
         if target.has_arena() {
             match arena_of(plan, &device) {
                 Ok(arena) => device.arena = arena,
-                // What cannot lie at equal distances is not one launch.
+                // Products whose tensors cannot lie at equal distances are separate launches.
                 Err(uneven) => {
                     part(&mut apart, &device, &uneven)?;
                     continue;
@@ -34,7 +34,8 @@ pub fn compile(plan: &Plan, rank: usize, target: Target) -> Result<DevicePlan, C
     }
 }
 
-/// The launches of a Plan on one device, without places in memory and without verification: a fraction of the time, for estimates.
+/// The launches of a Plan on one device, without places in memory and without verification: a fraction of the time, for
+/// estimates.
 ///
 /// # Errors
 /// As for [`compile`].
@@ -50,7 +51,7 @@ pub fn compile_launches(plan: &Plan, rank: usize, target: Target) -> Result<Devi
     }
 }
 
-/// Adds the steps of launches whose tensors cannot lie at equal distances to those that run apart.
+/// Adds to `apart` the steps of launches whose tensors cannot lie at equal distances.
 fn part(
     apart: &mut SortedSet<usize>,
     device: &DevicePlan,

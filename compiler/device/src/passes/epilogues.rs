@@ -1,5 +1,5 @@
-//! Epilogues of matmuls: a bias and a function before the result is written, the sum of a factor that is read anyway, or a value to
-//! which the result is added (`added.rs`).
+//! Epilogues of matmuls: a bias and a function before the result is written, the sum of a factor that is read anyway, or a value
+//! to which the result is added (`added_products.rs`).
 //!
 //! A Plan has these as steps of their own, since processors without such matmuls are no faster with one step instead of
 //! two. If a device has a library that fuses them, the step is fused into the matmul.
@@ -99,7 +99,7 @@ pub enum EpilogueKind {
         /// Index of the factor among the operands of the matmul.
         factor: usize,
     },
-    /// The matmul is added to a value that ends there, in its memory: see `added.rs`.
+    /// The matmul is added to a value that ends there, in its memory: see `added_products.rs`.
     Adds {
         /// Index of the matmul's result among the operands of the fused step; the other one is the value.
         product: usize,

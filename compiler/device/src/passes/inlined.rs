@@ -1,8 +1,8 @@
-//! Values that the reduction that consumes them computes, so that they are never in memory: squares of which a norm
-//! needs the sum alone, and the terms of a scale's gradient.
+//! Inlined values: a reduction computes its operand itself, so that the operand is never stored. Examples are the squares of a
+//! norm, and the terms of a scale's gradient.
 //!
-//! An element-wise step writes them, and nothing but one reduction or one sum of products reads them. Where the step writes other
-//! values that they can be computed from, they are computed from those.
+//! An inlined value is written by an element-wise step, and one reduction or one sum of products is its only consumer. If the
+//! step writes other values from which it can be computed, it is computed from those.
 
 use crate::decisions::def_use::{DefUse, ended, takes};
 use crate::decisions::fused::FusedGroups;

@@ -1,7 +1,7 @@
-//! Buffers of a program of `tf32` that hold nothing but rounded numbers: tensor cores multiply them as they are.
+//! Buffers of a program of `tf32` that hold rounded numbers only: tensor cores multiply them as they are.
 //!
 //! A step rounds the factors of a product on the device that has them; then collectives and loops move them. A product whose
-//! factors are known to be rounded loses nothing on units that read 11 bits.
+//! factors are known to be rounded loses nothing on tensor cores, which read 11 bits.
 
 use meshwright_plan::expr::{Scalar, UnaryFn};
 use meshwright_plan::{Arithmetic, BufId, Plan, Prim, Step};
@@ -16,7 +16,7 @@ pub fn rounded_buffers(plan: &Plan) -> SortedSet<BufId> {
     let mut rounded: SortedSet<BufId> = sources.moves.iter().map(|(to, _)| *to).collect();
     rounded.extend(&sources.rounds);
     rounded.retain(|b| !sources.others.contains(b));
-    // What is moved is rounded as long as nothing else gets there.
+    // A moved buffer is rounded if all its sources are.
     loop {
         let before = rounded.len();
         for (to, from) in &sources.moves {
@@ -33,7 +33,7 @@ pub fn rounded_buffers(plan: &Plan) -> SortedSet<BufId> {
 /// Checks that each step which writes one of these buffers rounds, or moves what another of them holds.
 ///
 /// # Errors
-/// The first buffer of which that is not so.
+/// If a buffer breaks the rule: the first one.
 pub fn verify_rounded(plan: &Plan, rounded: &SortedSet<BufId>) -> Result<(), String> {
     if rounded.is_empty() {
         return Ok(());

@@ -56,7 +56,7 @@ fn stacks(device: &DevicePlan) -> SortedSet<TensorId> {
     device.launches.iter().filter(updates).flat_map(names).flatten().collect()
 }
 
-/// What is kept of a stack lies at its positions, those of one chunk in the order of the positions.
+/// Stored values of a stack lie at their positions, in order within a chunk.
 fn in_order(device: &DevicePlan, kind: &LaunchKind) -> Result<(), String> {
     let LaunchKind::Kernel(Kernel::Store(residual) | Kernel::Load { residual, .. }) = kind else {
         return Ok(());
@@ -80,7 +80,7 @@ type Received = Vec<(TensorId, Vec<Stretch>)>;
 struct Verifier<'a> {
     plan: &'a Plan,
     device: &'a DevicePlan,
-    /// By id of a tensor, whether it is a buffer that fusion has removed.
+    /// True for each tensor, by id, that is a buffer which fusion has removed.
     fused: Vec<bool>,
     /// The tensors that hold something, with their places.
     alive: Occupancy,
@@ -191,8 +191,8 @@ impl Verifier<'_> {
         launch.frees.iter().try_for_each(|id| self.take(*id, true).map(drop)).map_err(told)
     }
 
-    /// Passes of a pipeline run in the order of the schedule, each with its own launches, for its microbatch, and messages are received as far ahead as
-    /// lists end with.
+    /// Passes of a pipeline run in the order of the schedule, each with its own launches, for its microbatch, and messages are
+    /// received as far ahead as lists end with.
     fn passes(&self, of: &LoopLaunch) -> Result<(), String> {
         let Some(passes) = self.plan.pipeline_passes().filter(|_| !of.passes.is_empty()) else {
             return Ok(());
@@ -369,7 +369,7 @@ impl Verifier<'_> {
         }
     }
 
-    /// The place of a result, if nothing lies there that lives, or is one of `others`. A value may be made in the stack that it will be put into.
+    /// The place of a result. Fails if it overlaps one of `others`, or a live tensor; it may lie in a stack, which will store it.
     fn free_place(&mut self, spot: Spot, others: &[&Stretch]) -> Result<Vec<Stretch>, String> {
         let Spot::At { start, bytes } = spot else { return Ok(vec![]) };
         let place = start..start + bytes;
@@ -397,7 +397,7 @@ impl Verifier<'_> {
 
     /// Fails where a stack is read while a value is being made in it.
     fn no_part_is_read(&self, launch: &Launch, read: &[Vec<Stretch>]) -> Result<(), String> {
-        // A value that is made in a stack may be read before it is put there, and so may what lies in it, if it is a stack itself.
+        // A value that is computed in a stack may be read before it is stored there; if it is a stack, so may its parts.
         let lies_in = |p: &Stretch, part: &Stretch| part.start <= p.start && p.end <= part.end;
         let wrong = |stack: bool, p: &Stretch| {
             self.parts.iter().any(|part| overlap(p, part) && (stack || !lies_in(p, part)))

@@ -113,7 +113,7 @@ struct TakenBytes {
     /// Tensors that have the whole range of a node, but not its parent's; by node of a segment tree over the stretches
     /// between borders.
     whole: Vec<i32>,
-    /// Most tensors of one stretch, among those that `whole` counts here and below; by node.
+    /// Most tensors over one stretch, by node; tensors that `whole` counts at this node and below it.
     most: Vec<i32>,
 }
 

@@ -11,16 +11,16 @@ use serde::Serialize;
 /// The parts that launches of a kind have; a field is absent where the kind has none.
 #[derive(Debug, Default, Serialize)]
 pub struct KindView {
-    /// Of `burn`: the operations of its graph, in their order.
+    /// For `burn`: the operations of its graph, in their order.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub operations: Vec<OperationView>,
-    /// Of a collective: its group and its calls.
+    /// For a collective: its group and its calls.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub collective: Option<CollectiveView>,
-    /// Of `wait`: the launch that started the collective.
+    /// For `wait`: the launch that started the collective.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub start: Option<u32>,
-    /// Of `loop`: its iterations.
+    /// For `loop`: its iterations.
     #[serde(rename = "loop", skip_serializing_if = "Option::is_none")]
     pub iterations: Option<LoopView>,
 }

@@ -149,7 +149,8 @@ pub struct TrainSetting {
 pub enum TrainKind {
     /// `minimize mlm`, `minimize g_loss of gen.* every 2 from 1`.
     Minimize(Minimize),
-    /// `optimizer adam(lr = 1e-3)`; a bare name is a call without arguments. Schedules are expressions.
+    /// `optimizer adam(lr = 1e-3)`; a bare name is a call without arguments. Learning-rate schedules are
+    /// expressions.
     Optimizer(Call),
     /// `clip global_norm = 1.0` or `clip global_norm(1.0)`: the same call with one positional argument.
     Clip(Call),
@@ -303,7 +304,8 @@ pub struct Input {
 /// `repeat layers as i { … }` or `scan seq { … }`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Repeat {
-    /// True for a `scan`: all iterations share its parameters, and values that it declares with `let` are collected along the dim.
+    /// True for a `scan`: all iterations share its parameters, and values that it declares with `let` are collected along the
+    /// dim.
     pub scan: bool,
     /// The dim whose size is the count.
     pub dim: Name,

@@ -1,4 +1,4 @@
-//! Where results lie that a program makes, on pieces that are written by hand.
+//! Places of results in an arena, for programs that are written by hand.
 
 use super::plans::Builder;
 use burn_backend::{DType as BurnType, Shape};
@@ -27,7 +27,7 @@ fn tensor(buf: u32, many: usize, status: TensorStatus) -> TensorIr {
     shaped(buf, &[many, BYTES as usize / 4], status)
 }
 
-/// What is read, and what ends there.
+/// An operand whose lifetime goes on, and one whose lifetime ends.
 fn read(buf: u32) -> TensorIr {
     tensor(buf, 1, TensorStatus::ReadOnly)
 }
@@ -54,7 +54,7 @@ struct Hand {
 }
 
 impl Hand {
-    /// With a dim of three positions.
+    /// A builder with a dim of three positions.
     fn new() -> Hand {
         let mut b = Builder::new(&Mesh::new([] as [(&str, usize); 0]));
         let dim = b.dim("layers", 3);
@@ -145,7 +145,7 @@ impl Hand {
     }
 }
 
-/// What starts as buffer 0, is buffer 1 in the body, which makes buffer 2 of it, and buffer 3 in the end.
+/// A carry: buffer 0 before the loop, 1 at the start of an iteration, 2 at its end, and 3 after the loop.
 fn carried() -> Carried {
     let [start, current, next, last] = [0, 1, 2, 3].map(BufId);
     Carried { start, ends: true, current, next, last, unread: false, lag: 0 }
@@ -162,7 +162,7 @@ fn what_has_ended_makes_room_and_views_hold_what_they_show() {
     body.push(h.launch(reshape(last(2), tensor(3, 1, TensorStatus::NotInit)), &[], &[]));
     body.extend([h.make(&[], 4), h.make(&[last(3), last(4)], 5)]);
     let arena = h.arena(body, &[5]);
-    // A result is beside what it is made of; the reshaped one stays until it is read.
+    // A result and its operands have separate places; the reshaped one lives until it is read.
     assert_eq!(arena.spots, [at(0, 1), at(1, 1), at(0, 1), at(1, 1), Spot::Own]);
     assert_eq!(arena.bytes, 2 * BYTES);
 }
@@ -181,7 +181,7 @@ fn what_one_loop_keeps_for_another_has_a_place_for_each_position() {
         found.spots.iter().map(|s| if let Spot::At { start, .. } = s { *start } else { 9 }).collect();
     let kept: SortedSet<u64> = starts[..3].iter().copied().collect();
     assert_eq!(kept.len(), 3, "{starts:?}");
-    // As the second loop goes on, what it makes takes the places of what it has read.
+    // The results of the second loop take the places of the residuals that it has read.
     assert_eq!(found.bytes, 4 * BYTES);
     for turn in 0..3 {
         let (read, made) = (starts[2 - turn], &starts[3 + 2 * turn..5 + 2 * turn]);
@@ -191,7 +191,7 @@ fn what_one_loop_keeps_for_another_has_a_place_for_each_position() {
     }
 }
 
-/// Of what the second loop leaves out nothing is kept.
+/// Residuals of positions that the second loop does not run have no place.
 #[test]
 fn what_no_loop_takes_has_no_place_for_each_position() {
     let mut h = Hand::new();
@@ -200,7 +200,7 @@ fn what_no_loop_takes_has_no_place_for_each_position() {
     let taken = h.kernel(load, &[], &[tensor(1, 1, TensorStatus::NotInit)]);
     let backward = vec![taken, h.make(&[last(1)], 2), h.free(2)];
     let body = vec![h.over(false, vec![], forward), h.over_from(2, true, vec![], backward)];
-    // The last position's, and what is made of it.
+    // The residual of the last position, and the value that is computed from it.
     assert_eq!(h.arena(body, &[]).bytes, 2 * BYTES);
 }
 
@@ -238,7 +238,7 @@ fn what_goes_into_a_stack_is_made_there() {
     }
 }
 
-/// Three values go from turn to turn, each beside the one before.
+/// The next value of a carry has another place than the current one.
 #[test]
 fn what_is_carried_lies_beside_what_comes_next() {
     let mut h = Hand::new();

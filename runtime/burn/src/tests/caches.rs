@@ -1,4 +1,4 @@
-//! A cache that a loop carries takes new positions where it lies.
+//! A cache that a loop carries is updated in place.
 
 use super::plans::Builder;
 use super::{HostBackend, close, cluster_on, noise_tensor, on_one_thread, whole_inputs};

@@ -1,4 +1,4 @@
-//! What products of matrices do beside.
+//! Epilogues of matmuls.
 
 use super::plans::Builder;
 use meshwright_device::decisions::Decisions;
@@ -263,7 +263,7 @@ fn a_product_is_added_to_a_value_that_ends_there() {
     }
 }
 
-/// What a gradient adds to the sum so far, with the gradient of its bias beside.
+/// A gradient is added to the sum so far, and the same kernel computes the gradient of the bias.
 #[test]
 fn a_product_that_is_added_sums_a_factor_too() {
     let mut l = layer();

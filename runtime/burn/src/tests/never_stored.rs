@@ -1,4 +1,4 @@
-//! What a device draws, or computes, where it is read, and so never stores.
+//! Masks and inlined values, which are never stored.
 
 use super::plans::Builder;
 use meshwright_device::decisions::def_use::DefUse;
@@ -19,8 +19,8 @@ fn dropped(b: &mut Builder, dim: Dim, x: &Operand, mask: &Operand) -> Operand {
     out
 }
 
-/// Drops elements of `x` by a mask, once in a loop over layers and once in a second loop, which reads what the first has kept. `summed` says
-/// whether something else reads the mask too.
+/// Drops elements of `x` by a mask, once in a loop over layers and once in a second loop, which reads what the first has kept.
+/// `summed` says whether something else reads the mask too.
 fn with_mask(summed: bool) -> (Plan, BufId, BufId) {
     let mut b = Builder::new(&Mesh::new([] as [(&str, usize); 0]));
     let (layers, dim) = (b.dim("layers", 3), b.dim("n", 8));
@@ -67,9 +67,9 @@ fn a_mask_that_only_element_wise_steps_read_is_drawn_by_them_in_both_loops() {
     let masks = Masks::of(&DefUse::of(&plan), &residuals, |step, _, _| reads_maps(&plan, step));
     let by = plan.steps.iter().position(|s| matches!(s.prim, Prim::Random { .. })).unwrap();
     assert_eq!(masks.drawn_by, [(mask, by), (kept, by)].into());
-    // What draws it, what keeps it and what gives it again.
+    // The steps that draw, store and load the mask.
     assert_eq!(masks.skipped.len(), 3);
-    // Where the second loop cannot draw, nobody does.
+    // If the second loop cannot draw the mask, no step does.
     let second = plan.steps.len() - 2;
     let none =
         Masks::of(&DefUse::of(&plan), &residuals, |step, _, _| reads_maps(&plan, step) && step != second);
@@ -141,8 +141,8 @@ fn what_something_else_needs_is_stored() {
     );
 }
 
-/// `s = x + y` and `t = x * y`, and the sum along `n` of the product of two factors, of which these are the ones; `one` says whether one step
-/// makes both.
+/// A sum along `n` of the product of two `factors`, chosen among `x`, `s = x + y` and `t = x * y`; with `one`, one step computes
+/// `s` and `t`.
 fn scaled_sum(one: bool, factors: fn([&Operand; 3]) -> [&Operand; 2]) -> (Plan, [BufId; 2]) {
     let mut b = Builder::new(&Mesh::new([] as [(&str, usize); 0]));
     let (row, n) = (b.dim("row", 4), b.dim("n", 8));
@@ -177,7 +177,7 @@ fn a_factor_of_a_sum_of_products_is_computed_there_but_not_both() {
     let (plan, [s, _]) = scaled_sum(false, |[x, s, _]| [s, x]);
     let found = inlined(&plan);
     assert_eq!((found.values[&s].by, found.values[&s].reads.len()), (2, 2));
-    // Of two the first, whether the other is made apart or not at all.
+    // If both factors could be inlined, the first one is.
     let (plan, [s, t]) = scaled_sum(false, |[_, s, t]| [s, t]);
     let found = inlined(&plan);
     assert!(found.values.contains_key(&s) && !found.values.contains_key(&t));

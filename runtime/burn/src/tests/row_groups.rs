@@ -1,4 +1,4 @@
-//! Which steps along rows are one kernel, and in which order a Plan's steps run then.
+//! Row groups: their steps, and the order of a Plan's steps with them.
 
 use super::plans::Builder;
 use meshwright_device::decisions::Decisions;

@@ -1,4 +1,4 @@
-//! In which order the steps of a Plan run where several may be one launch.
+//! Orders of steps that let several become one launch.
 
 use super::plans::Builder;
 use meshwright_device::decisions::def_use::DefUse;
@@ -8,7 +8,7 @@ use meshwright_device::passes::step_order::StepOrder;
 use meshwright_plan::expr::BinaryFn;
 use meshwright_plan::{Axis, DType, Mesh, Monoid, Plan, Prim, ProgramInputKind};
 
-/// What else is in a loop.
+/// Another step in the body of a loop.
 #[derive(Clone, Copy, PartialEq)]
 enum Inside {
     Nothing,
@@ -83,7 +83,7 @@ fn conversions_of_what_a_loop_takes_out_of_stacks_stand_next_to_each_other() {
     let order = of(&plan, true);
     // Slices, conversions, products, what is kept.
     assert_eq!(order.steps, [0, 1, 2, 6, 3, 7, 4, 8, 5, 9]);
-    // What ended before it is read now ends with who reads it.
+    // A buffer that another step freed now ends with its consumer, which runs later.
     let product = plan.steps[4].writes[0].buf;
     let ends = |s: &usize| {
         let step = &plan.steps[*s];

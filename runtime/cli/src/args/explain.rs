@@ -100,7 +100,7 @@ once. With --format json, the report has everything.
 {}", passes_help()))]
 pub(crate) struct ExplainArgs {
     /// A model (a file, or the name of a model that ships), a code such as E0310, an op such as softmax, or another word of the
-    /// language: an optimizer, an initializer, a schedule or a keyword.
+    /// language: an optimizer, an initializer, a learning-rate schedule or a keyword.
     #[arg(value_name = "MODEL|CODE|WORD", add = ArgValueCompleter::new(complete::topics))]
     pub(crate) topic: String,
     #[command(flatten)]

@@ -1,4 +1,4 @@
-//! What all kernels check of their operands, and what can be wrong with them.
+//! Checks of operands, and their errors.
 
 pub use meshwright_device::KernelError;
 use meshwright_exec::{Slice, SliceMut};
@@ -11,11 +11,11 @@ pub struct Along {
     pub stride: usize,
     /// First global position that this device holds.
     pub start: usize,
-    /// How many positions it holds.
+    /// Number of positions that it holds.
     pub len: usize,
 }
 
-/// Fails unless an input has that dtype and at least so many elements.
+/// Fails unless an input has that dtype and at least `reach` elements.
 pub(super) fn check_in(slice: &Slice<'_>, dtype: DType, reach: usize) -> Result<(), KernelError> {
     if slice.dtype() != dtype {
         return Err(KernelError::DType { expected: dtype, found: slice.dtype() });
@@ -26,7 +26,7 @@ pub(super) fn check_in(slice: &Slice<'_>, dtype: DType, reach: usize) -> Result<
     Ok(())
 }
 
-/// Fails unless an output has that dtype and exactly so many elements.
+/// Fails unless an output has that dtype and exactly `len` elements.
 pub(super) fn check_out(slice: &SliceMut<'_>, dtype: DType, len: usize) -> Result<(), KernelError> {
     if slice.dtype() != dtype {
         return Err(KernelError::DType { expected: dtype, found: slice.dtype() });

@@ -1,11 +1,11 @@
-//! What kernels read and write: typed slices, and how an iteration walks them.
+//! Typed slices, and iteration over them.
 
 use half::{bf16, f16};
 pub use meshwright_comm::{ValueIndexF32, ValueIndexF64};
 pub use meshwright_device::access::{Access, dense_strides};
 pub use meshwright_exec::{Slice, SliceMut};
 
-/// Something that a kernel reads.
+/// An operand of a kernel.
 #[derive(Clone, Copy, Debug)]
 pub enum Arg<'a> {
     /// Elements of their own.

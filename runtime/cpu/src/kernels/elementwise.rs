@@ -13,7 +13,7 @@ fn map2<A: Copy, D>(a: &[A], b: &[A], d: &mut [D], f: impl Fn(A, A) -> D) {
     }
 }
 
-/// What a map computes with elements of one type. All slices have one length.
+/// Functions of a map on elements of one type. All slices have one length.
 pub(super) trait Arithmetic: Element + PartialEq {
     /// `d = f(a)`, for a function that takes this type.
     fn unary(level: Level, f: UnaryFn, a: &[Self], d: &mut [Self]);
@@ -95,7 +95,7 @@ multiversion! {
     }
 }
 
-/// Where converted elements go.
+/// The destination of converted elements, by type.
 enum Converted<'a> {
     F32(&'a mut [f32]),
     F64(&'a mut [f64]),

@@ -15,7 +15,8 @@ use std::sync::{Mutex, PoisonError};
 const PART: usize = 1 << 17;
 /// Most columns that are summed at a time, so that their sums stay in the nearest cache.
 const STRIP: usize = 1 << 12;
-/// Most elements that are summed at a time, so that a sum of many, such as the squares of a gradient, does not lose the small ones.
+/// Most elements that are summed at a time, so that a sum of many, such as the squares of a gradient, does not lose the small
+/// ones.
 const DEEP: usize = 1 << 14;
 
 /// A prepared product. Factors may be of half types, the result is of the wide type.
@@ -26,11 +27,11 @@ pub struct ThinKernel {
     level: Level,
 }
 
-/// What is read as a wider type.
+/// An element type that is computed in a wider one.
 trait Widened: Element {
     type Wide: Element + std::ops::Mul<Output = Self::Wide> + std::ops::Add<Output = Self::Wide>;
     fn widened(self) -> Self::Wide;
-    /// All of it as it lies, where it is wide already.
+    /// The elements themselves, if they have the wider type already.
     fn lying(all: &[Self]) -> Option<&[Self::Wide]>;
 }
 
@@ -110,7 +111,7 @@ impl ThinKernel {
         };
         let ThinShape { rows, inner, columns, by_columns, thin: strides, result } = self.shape;
         let factor = packed(thin, inner, strides);
-        // What a task reads lies in one piece. Cuts depend on sizes alone, so sums do.
+        // Each task reads contiguous memory. Its bounds, and so the order of sums, depend on sizes alone.
         let strips = if by_columns { 1 } else { columns.div_ceil(STRIP) };
         let wanted = tasks(inner * columns);
         let (width, deep) = match by_columns {
@@ -180,12 +181,12 @@ struct TaskSums<'s, T> {
 }
 
 multiversion! {
-    /// For each row of `factor`, its product with each row of `matrix`, over the first `depth` elements of both; rows lie `apart`, and
-    /// sums are `[rows, columns]`.
+    /// For each row of `factor`, its product with each row of `matrix`, over the first `depth` elements of both; rows lie
+    /// `apart`, and sums are `[rows, columns]`.
     fn dots[T: Widened](matrix: &[T], factor: &[T::Wide], sums: &mut [T::Wide], sizes: [usize; 2]) {
         let [depth, apart] = sizes;
-        // Several columns at a time, each with many sums: enough reads of the matrix are on their way at once. The sums are folded
-        // apart from the loop that makes them: else compilers shape that loop for the fold, in pairs in place of whole registers.
+        // Several columns at a time, each with many sums, so that many reads of the matrix overlap. The sums are folded outside
+        // of the loop: otherwise compilers vectorize the loop for the fold, in pairs instead of whole registers.
         const LANES: usize = 32;
         const COLUMNS: usize = 4;
         let columns = sums.len() / factor.len().div_ceil(apart);
@@ -231,8 +232,8 @@ multiversion! {
 }
 
 multiversion! {
-    /// For each row of `factor`, the sum of `depth` rows of `matrix`, which lie `stride` apart, weighted by it. Rows of `factor` lie
-    /// `apart`.
+    /// For each row of `factor`, the sum of `depth` rows of `matrix`, which lie `stride` apart, weighted by it. Rows of `factor`
+    /// lie `apart`.
     fn combine[T: Widened](matrix: &[T], factor: &[T::Wide], sums: &mut [T::Wide], sizes: [usize; 3]) {
         let [depth, stride, apart] = sizes;
         let width = sums.len() / factor.len().div_ceil(apart);

@@ -35,7 +35,7 @@ fn indices(a: &Access) -> Result<(), KernelError> {
 #[derive(Clone, Debug)]
 pub struct LookupKernel {
     dtype: DType,
-    /// Of the table, then the index.
+    /// Strides of the table, then of the index.
     walk: Walk,
     along: Along,
     total: usize,
@@ -119,7 +119,7 @@ impl LookupKernel {
 #[derive(Clone, Debug)]
 pub struct ScatterAddKernel {
     dtype: DType,
-    /// Of the values, the index, then the output.
+    /// Strides of the values, of the index, then of the output.
     walk: Walk,
     along: Along,
     reach: [usize; 3],

@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 /// An instruction set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Isa {
-    /// What the program was compiled for.
+    /// The instructions that the program was compiled for.
     Portable,
     /// AVX2 and FMA.
     #[cfg(target_arch = "x86_64")]
@@ -43,7 +43,7 @@ impl Level {
         vec![Level(Isa::Portable)]
     }
 
-    /// Which it is.
+    /// The instruction set of this level.
     pub(super) fn isa(self) -> Isa {
         self.0
     }

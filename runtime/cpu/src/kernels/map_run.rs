@@ -268,7 +268,7 @@ impl<'o> Block<'_, 'o> {
         }
     }
 
-    /// What stands in a place, `n` elements.
+    /// The `n` elements of a place.
     #[inline(always)]
     fn read<T: Banked>(&self, place: MapPlace) -> &[T] {
         let (start, n) = (self.start, self.n);

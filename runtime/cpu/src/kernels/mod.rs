@@ -59,8 +59,8 @@ mod math;
 mod matrix;
 mod par;
 mod rows;
+mod shared_tasks;
 mod strided;
-mod task_board;
 #[cfg(test)]
 mod tests;
 mod trig;

@@ -3,7 +3,7 @@
 //! Many operations of a step take less time than waking a thread. So a thread that has helped looks for more work for a
 //! while before it sleeps.
 
-use super::task_board::Board;
+use super::shared_tasks::Board;
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

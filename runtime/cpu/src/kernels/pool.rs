@@ -5,7 +5,7 @@ use super::data::Element;
 use super::{KernelError, Slice, SliceMut, par};
 use meshwright_plan::{DType, Monoid};
 
-/// What is done at each position, or at each element on the way back.
+/// The computation at each position, or at each element in the backward pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PoolWork {
     /// `out[n] = fold of input[i]`.
@@ -98,7 +98,7 @@ impl PoolKernel {
             table.push((sweeps, to, s.taps, len));
         }
         let mut outer = plain.to_vec();
-        // What lies side by side on both sides is walked at once.
+        // Dims that are contiguous in source and destination are merged.
         let mut inner = 1;
         outer.retain(|d| d.0 != 1);
         while let Some((len, _)) = outer.last().filter(|d| d.1 == [inner, inner]).copied() {

@@ -5,7 +5,7 @@ use super::{KernelError, SliceMut, par};
 pub use meshwright_device::kernels::random::{Counting, DrawPoint, RandomBlock};
 use meshwright_plan::random::{Distribution, Key, Truths, draw, draw_f32};
 
-/// An element costs as much as so many of a copy.
+/// Cost of a drawn element, in copied elements.
 const WEIGHT: usize = 8;
 
 /// A block that the host draws.

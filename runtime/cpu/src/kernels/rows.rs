@@ -1,5 +1,5 @@
-//! Rows along one dim, for softmax and what is made of it. They are taken a few at a time, so that short rows are vector code too; rows that are
-//! not contiguous are gathered into a scratch buffer first.
+//! Rows along one dim, for softmax and functions like it. Several rows are computed together, so that short rows use vectors too;
+//! rows that are not contiguous are gathered into a scratch buffer first.
 
 use super::data::Element;
 use super::fold::{self, MaxF32, MaxF64};
@@ -55,7 +55,7 @@ multiversion! {
     }
 }
 
-/// Longer rows are summed in halves: what is added to a lane stays small beside it only for so many elements.
+/// Longer rows are summed in halves: rounding errors of a lane grow with its number of additions.
 const LONGEST_SUM: usize = 16384;
 
 /// The sum of a row, in an order that its length alone decides.
@@ -289,7 +289,7 @@ impl InPlace {
     }
 }
 
-/// Of a row's sum, where there is one a row: the same on all machines.
+/// The logarithm of a row's sum, computed once for each row. Its bits are the same on all machines.
 pub(super) fn logarithm<T: Real>(x: T) -> T {
     x.log::<false>()
 }
@@ -302,7 +302,7 @@ pub(super) fn own<'a, T: Element>(input: Arg<'a>) -> Option<&'a [T]> {
     }
 }
 
-/// Rows of any strides, of which each gives one number.
+/// A function that gives one number for each row; rows may have any strides.
 #[derive(Clone, Debug)]
 pub(super) struct Rows {
     pub(super) dtype: DType,

@@ -1,4 +1,4 @@
-//! Some positions of a tensor written where it lies, from a start on that is known when the step runs.
+//! Updates in place: some positions of a tensor are replaced, from a start that is known when the step runs.
 
 use super::{Access, KernelError, Slice, SliceMut, check_in, check_out, dense_strides};
 use meshwright_plan::DType;
@@ -8,9 +8,9 @@ use std::ops::Range;
 #[derive(Clone, Debug)]
 pub struct UpdateKernel {
     dtype: DType,
-    /// Extents of the array with that of the value in place of the one that is written along, but for the run at the end.
+    /// Extents of the value without its contiguous inner dims: those of the array, except along the updated dim.
     counted: Vec<usize>,
-    /// Which of them is written along.
+    /// Index of the updated dim among them.
     along: usize,
     /// The positions along it that this device holds.
     held: Range<usize>,
@@ -23,8 +23,8 @@ pub struct UpdateKernel {
 }
 
 impl UpdateKernel {
-    /// Prepares for an array that is dense over `shape` and holds the positions `held` along its extent `along`. The value and the
-    /// start are walked over `shape` with `count` positions there. The start is `I32`.
+    /// Prepares for an array that is dense over `shape` and holds the positions `held` along its extent `along`. The value and
+    /// the start are walked over `shape` with `count` positions there. The start is `I32`.
     ///
     /// # Errors
     /// If a stride is missing, or the start is of another dtype.

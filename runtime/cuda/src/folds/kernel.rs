@@ -13,7 +13,7 @@ use super::super::elements::{
 use super::super::program::{ScalarProgram, evaluate};
 use cubecl::prelude::*;
 use cubecl::std::FastDivmod;
-use meshwright_device::kernels::spread::UNITS;
+use meshwright_device::kernels::fold_blocks::THREADS;
 use meshwright_plan::{DType, Monoid};
 
 /// The compile-time parameters of a kernel.
@@ -43,9 +43,9 @@ impl FoldShape {
     }
 }
 
-/// Sizes of the dims, in vectors of the one along which there are vectors; how many results, or vectors of results, there are; how many
-/// elements, or vectors of elements, each is folded from, and how many of these are in a chunk; the first block, how many there are along
-/// the results, and how many in all.
+/// Sizes of the dims, in vectors of the one along which there are vectors; how many results, or vectors of results, there are;
+/// how many elements, or vectors of elements, each is folded from, and how many of these are in a chunk; the first block, how
+/// many there are along the results, and how many in all.
 #[derive(CubeType, CubeLaunch)]
 pub(super) struct FoldSpace {
     sizes: Sequence<FastDivmod<usize>>,
@@ -54,7 +54,7 @@ pub(super) struct FoldSpace {
     each: usize,
     first: u32,
     beside: u32,
-    cubes: u32,
+    blocks: u32,
 }
 
 #[cube(launch_unchecked, address_type = "dynamic")]
@@ -75,13 +75,13 @@ pub(super) fn fold_elements<E: Float, O: Float, N: Size, M: Size>(
     let singles = Singles::<E> { words: single_words, halves: single_halves, bytes: single_bytes };
     let (draws, step) = (Sequence::<Draw>::new(), Sequence::<OwnedTensor<u32>>::new());
     let operands = Operands::<E, N> { vectors, singles, draws, step };
-    let mut shared = Shared::<[f32]>::new_slice(comptime!(UNITS * shapes[0].lanes()));
+    let mut shared = Shared::<[f32]>::new_slice(comptime!(THREADS * shapes[0].lanes()));
     #[unroll]
     for i in 0..comptime!(shapes.len()) {
         let space = spaces.index(i);
-        if CUBE_POS_X >= space.first && CUBE_POS_X < space.first + space.cubes {
-            let cube = CUBE_POS_X - space.first;
-            fold_one(&operands, outs.index_mut(i), &mut shared, space, cube, comptime!(shapes[i].clone()));
+        if CUBE_POS_X >= space.first && CUBE_POS_X < space.first + space.blocks {
+            let block = CUBE_POS_X - space.first;
+            fold_one(&operands, outs.index_mut(i), &mut shared, space, block, comptime!(shapes[i].clone()));
         }
     }
 }
@@ -93,7 +93,7 @@ fn fold_one<E: Float, O: Float, N: Size, M: Size>(
     out: &mut OwnedTensor<Vector<O, M>>,
     shared: &mut Shared<[f32]>,
     space: &FoldSpace,
-    cube: u32,
+    block: u32,
     #[comptime] shape: FoldShape,
 ) {
     let lanes = comptime!(shape.lanes());
@@ -106,8 +106,8 @@ fn fold_one<E: Float, O: Float, N: Size, M: Size>(
         own = UNIT_POS % folded;
         which = UNIT_POS / folded;
     }
-    let chunk = (cube / space.beside) as usize;
-    let result = (cube % space.beside * beside + which) as usize;
+    let chunk = (block / space.beside) as usize;
+    let result = (block % space.beside * beside + which) as usize;
     let mut sums = Array::<f32>::new(lanes);
     #[unroll]
     for lane in 0..lanes {

@@ -14,8 +14,8 @@ use cubecl::prelude::*;
 use meshwright_device::KernelError;
 use meshwright_device::kernels::call::Computes;
 use meshwright_device::kernels::fold::{FoldCall, FoldCalls};
-use meshwright_device::kernels::joint_walk::JointWalk;
-use meshwright_device::kernels::spread::{FoldBlocks, UNITS};
+use meshwright_device::kernels::fold_blocks::{FoldBlocks, THREADS};
+use meshwright_device::kernels::merged_dims::JointWalk;
 use meshwright_device::stored::extents;
 use meshwright_plan::DType;
 use meshwright_sorted::SortedMap;
@@ -63,12 +63,12 @@ fn launch_all(folds: &[BoundFold<'_>]) {
     }
     for ((width, lanes, half, _), folds) in launches {
         let (mut vectors, mut singles) = (Arguments::default(), Arguments::default());
-        let (mut outs, mut spaces, mut shapes, mut cubes) = (vec![], vec![], vec![], 0);
+        let (mut outs, mut spaces, mut shapes, mut blocks) = (vec![], vec![], vec![], 0);
         for fold in &folds {
             shapes.push(fold.shape(fold.sources((&mut vectors, &mut singles))));
-            spaces.push(fold.space(cubes));
+            spaces.push(fold.space(blocks));
             outs.push(fold.out.clone().into_tensor_arg());
-            cubes += fold.cubes();
+            blocks += fold.blocks();
         }
         let Some(out) = folds.first().map(|fold| &fold.out) else { continue };
         let tensors = || folds.iter().flat_map(|f| f.inputs.iter().map(|i| i.0).chain([&f.out]));
@@ -82,8 +82,8 @@ fn launch_all(folds: &[BoundFold<'_>]) {
         unsafe {
             fold_elements::launch_unchecked(
                 &out.client,
-                CubeCount::Static(cubes, 1, 1),
-                CubeDim::new_1d(UNITS as u32),
+                CubeCount::Static(blocks, 1, 1),
+                CubeDim::new_1d(THREADS as u32),
                 address,
                 width,
                 lanes,
@@ -103,7 +103,7 @@ fn launch_all(folds: &[BoundFold<'_>]) {
     }
 }
 
-/// A fold whose operands are there.
+/// A fold with its bound operands.
 struct BoundFold<'a> {
     program: ScalarProgram,
     call: &'a FoldCall,
@@ -172,8 +172,8 @@ impl<'a> BoundFold<'a> {
         if self.pace.along >= self.kept { 1 } else { self.pace.width }
     }
 
-    fn cubes(&self) -> u32 {
-        (self.blocks.cubes * self.blocks.chunks) as u32
+    fn blocks(&self) -> u32 {
+        (self.blocks.result_blocks * self.blocks.chunks) as u32
     }
 
     fn shape(&self, operands: Vec<(OperandSource, DType)>) -> FoldShape {
@@ -199,8 +199,8 @@ impl<'a> BoundFold<'a> {
             self.steps,
             self.blocks.each,
             first,
-            self.blocks.cubes as u32,
-            self.cubes(),
+            self.blocks.result_blocks as u32,
+            self.blocks(),
         )
     }
 

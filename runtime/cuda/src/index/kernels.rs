@@ -120,13 +120,13 @@ pub(super) fn scatter_each<T: Float, O: Float, N: Size>(
     indices: Sequence<OwnedTensor<i32>>,
     out: &mut Tensor<Vector<O, N>>,
     space: IndexSpace,
-    units: usize,
+    threads: usize,
     #[comptime] width: usize,
     #[define(T)] _entries_type: ElemType,
     #[define(O)] _out_type: ElemType,
 ) {
     let columns = space.columns.len;
-    if ABSOLUTE_POS < units {
+    if ABSOLUTE_POS < threads {
         let at = ABSOLUTE_POS as u32;
         let column = positions(&space.columns, at % columns);
         let (outer, row) = space.rows.div_mod(at / columns);

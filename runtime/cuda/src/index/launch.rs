@@ -1,8 +1,8 @@
 //! The launches of lookups and their transposes.
 
 use super::kernels::{IndexSpaceLaunch, IndexedLaunch, look_up_rows, scatter_each};
-use super::order::{UNITS as ORDER_UNITS, chunk_of, order_entries, sort_chunks, sort_units};
-use super::sums::{SumShape, UNITS, scatter_few_rows, scatter_ordered};
+use super::order::{THREADS as ORDER_THREADS, chunk_of, order_entries, sort_chunks, sort_threads};
+use super::sums::{SumShape, THREADS, scatter_few_rows, scatter_ordered};
 use crate::arguments::address_type;
 use crate::folds::{chunk_memory, fold};
 use crate::operands::GpuLaunch;
@@ -29,8 +29,8 @@ impl Computes<IndexCall> for GpuLaunch<'_> {
         };
         let out = slot.memory();
         let run = IndexRun::new(call, (table, &out), indices, 8);
-        let units = run.outer() * run.entries() * run.columns();
-        let dim = CubeDim::new(&out.client, units);
+        let threads = run.outer() * run.entries() * run.columns();
+        let dim = CubeDim::new(&out.client, threads);
         #[expect(
             unsafe_code,
             reason = "the kernel checks how many elements there are, and indices by what is held"
@@ -39,7 +39,7 @@ impl Computes<IndexCall> for GpuLaunch<'_> {
         unsafe {
             look_up_rows::launch_unchecked(
                 &out.client,
-                calculate_cube_count_elemwise(&out.client, units, dim),
+                calculate_cube_count_elemwise(&out.client, threads, dim),
                 dim,
                 run.address(),
                 run.width,
@@ -87,7 +87,7 @@ fn without_first(meta: &Metadata) -> Metadata {
     Metadata::new(Shape::from(shape), Strides::from(strides))
 }
 
-/// A call whose operands are there.
+/// A lookup or scatter with its bound operands.
 struct IndexRun<'a> {
     call: &'a IndexCall,
     table: &'a CubeTensor,
@@ -169,15 +169,15 @@ impl<'a> IndexRun<'a> {
 
     /// Each element of the table on its own.
     fn by_elements(&self) {
-        let units = self.outer() * self.call.rows * self.columns();
+        let threads = self.outer() * self.call.rows * self.columns();
         let client = &self.table.client;
-        let dim = CubeDim::new(client, units);
+        let dim = CubeDim::new(client, threads);
         #[expect(unsafe_code, reason = "the kernel checks how many elements there are")]
         // SAFETY: as said.
         unsafe {
             scatter_each::launch_unchecked(
                 client,
-                calculate_cube_count_elemwise(client, units, dim),
+                calculate_cube_count_elemwise(client, threads, dim),
                 dim,
                 self.address(),
                 self.width,
@@ -185,7 +185,7 @@ impl<'a> IndexRun<'a> {
                 self.indices(),
                 self.table.clone().into_tensor_arg(),
                 self.space(),
-                units,
+                threads,
                 self.width,
                 dtype_to_storage_type(self.entries.dtype),
                 dtype_to_storage_type(self.table.dtype),
@@ -211,14 +211,14 @@ impl<'a> IndexRun<'a> {
         let (starts, order) = (new(outer * (rows + 1)), new(outer * entries));
         let all = [&chunk_rows, &starts, &order].into_iter().chain(self.indices);
         let address = all.map(address_type).max().unwrap_or_default();
-        let (sorts, places) = (outer * sorted / chunk, outer * (sorted + rows + 1).div_ceil(ORDER_UNITS));
+        let (sorts, places) = (outer * sorted / chunk, outer * (sorted + rows + 1).div_ceil(ORDER_THREADS));
         #[expect(unsafe_code, reason = "the kernels check how many rows and entries there are")]
         // SAFETY: as said.
         unsafe {
             sort_chunks::launch_unchecked(
                 client,
                 CubeCount::Static(sorts as u32, 1, 1),
-                CubeDim::new_1d(sort_units(chunk) as u32),
+                CubeDim::new_1d(sort_threads(chunk) as u32),
                 address,
                 self.indices(),
                 chunk_rows.clone().into_tensor_arg(),
@@ -229,7 +229,7 @@ impl<'a> IndexRun<'a> {
             order_entries::launch_unchecked(
                 client,
                 CubeCount::Static(places as u32, 1, 1),
-                CubeDim::new_1d(ORDER_UNITS as u32),
+                CubeDim::new_1d(ORDER_THREADS as u32),
                 address,
                 chunk_rows.into_tensor_arg(),
                 chunk_entries.into_tensor_arg(),
@@ -248,15 +248,15 @@ impl<'a> IndexRun<'a> {
         let [starts, order] = self.order();
         let (client, shape) = (&self.table.client, self.sum_shape());
         let blocks = self.columns().div_ceil(shape.lanes);
-        let cubes = self.outer() * self.call.rows.div_ceil(shape.groups()) * blocks;
+        let grid = self.outer() * self.call.rows.div_ceil(shape.groups()) * blocks;
         let address = [&starts, &order].map(address_type).into_iter().max().unwrap_or_default();
         #[expect(unsafe_code, reason = "the kernel checks how many rows and columns there are")]
         // SAFETY: as said.
         unsafe {
             scatter_ordered::launch_unchecked(
                 client,
-                CubeCount::Static(cubes as u32, 1, 1),
-                CubeDim::new_1d(UNITS as u32),
+                CubeCount::Static(grid as u32, 1, 1),
+                CubeDim::new_1d(THREADS as u32),
                 self.address().max(address),
                 self.width,
                 self.entries.clone().into_tensor_arg(),
@@ -276,14 +276,14 @@ impl<'a> IndexRun<'a> {
     fn by_rows(&self, chunks: usize, each: usize, apart: usize) {
         let (client, shape) = (&self.table.client, self.sum_shape());
         let all_rows = self.outer() * self.call.rows;
-        let cubes = all_rows * self.columns().div_ceil(shape.lanes) * chunks;
+        let grid = all_rows * self.columns().div_ceil(shape.lanes) * chunks;
         #[expect(unsafe_code, reason = "the kernel checks how many entries and columns there are")]
         // SAFETY: as said.
         unsafe {
             scatter_few_rows::launch_unchecked(
                 client,
-                CubeCount::Static(cubes as u32, 1, 1),
-                CubeDim::new_1d(UNITS as u32),
+                CubeCount::Static(grid as u32, 1, 1),
+                CubeDim::new_1d(THREADS as u32),
                 self.address(),
                 self.width,
                 self.entries.clone().into_tensor_arg(),

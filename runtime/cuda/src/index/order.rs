@@ -7,9 +7,9 @@ use crate::tile::PLANE;
 use cubecl::prelude::*;
 
 /// Threads of a block that puts entries in their places.
-pub(super) const UNITS: usize = 256;
+pub(super) const THREADS: usize = 256;
 /// Most threads of a block that sorts a chunk.
-const SORT_UNITS: usize = 512;
+const SORT_THREADS: usize = 512;
 /// Chunks that entries are cut into, where that makes them neither tiny nor too large for shared memory.
 const CHUNKS: usize = 16;
 const LEAST_CHUNK: usize = 2 * PLANE;
@@ -23,8 +23,8 @@ pub(super) fn chunk_of(entries: usize) -> usize {
 }
 
 /// Threads of a block that sorts a chunk; each has a pair of entries, or several.
-pub(super) fn sort_units(chunk: usize) -> usize {
-    SORT_UNITS.min(chunk / 2)
+pub(super) fn sort_threads(chunk: usize) -> usize {
+    SORT_THREADS.min(chunk / 2)
 }
 
 fn chunks_at_once(chunk: usize) -> usize {
@@ -41,13 +41,13 @@ pub(super) fn sort_chunks(
     space: IndexSpace,
     #[comptime] chunk: usize,
 ) {
-    let units = comptime!(sort_units(chunk));
+    let threads = comptime!(sort_threads(chunk));
     let chunks = space.entries.len.div_ceil(comptime!(chunk as u32));
     let (outer, first) = (CUBE_POS_X / chunks, CUBE_POS_X % chunks * comptime!(chunk as u32));
     let mut keys = Shared::<[u64]>::new_slice(chunk);
     #[unroll]
-    for i in 0..comptime!(chunk / units) {
-        let at = UNIT_POS + comptime!((i * units) as u32);
+    for i in 0..comptime!(chunk / threads) {
+        let at = UNIT_POS + comptime!((i * threads) as u32);
         let row = look(&indices, &space, outer, first + at);
         keys[at as usize] = (u64::cast_from(row) << 32) | u64::cast_from(first + at);
     }
@@ -57,8 +57,8 @@ pub(super) fn sort_chunks(
         let mut apart = run / 2u32;
         while apart > 0u32 {
             #[unroll]
-            for i in 0..comptime!(chunk / 2 / units) {
-                let pair = UNIT_POS + comptime!((i * units) as u32);
+            for i in 0..comptime!(chunk / 2 / threads) {
+                let pair = UNIT_POS + comptime!((i * threads) as u32);
                 let low = 2u32 * pair - (pair & (apart - 1u32));
                 let (a, b) = (keys[low as usize], keys[(low + apart) as usize]);
                 let rises = low & run == 0u32;
@@ -80,8 +80,8 @@ pub(super) fn sort_chunks(
         run *= 2u32;
     }
     #[unroll]
-    for i in 0..comptime!(chunk / units) {
-        let at = UNIT_POS + comptime!((i * units) as u32);
+    for i in 0..comptime!(chunk / threads) {
+        let at = UNIT_POS + comptime!((i * threads) as u32);
         let key = keys[at as usize];
         let to = CUBE_POS_X as usize * chunk + at as usize;
         rows[to] = u32::cast_from(key >> 32);
@@ -117,9 +117,9 @@ pub(super) fn order_entries(
     let at_once = comptime!(chunks_at_once(chunk));
     let chunks = entries.div_ceil(comptime!(chunk as u32));
     let sorted = chunks * comptime!(chunk as u32);
-    let blocks = (sorted + rows + 1u32).div_ceil(comptime!(UNITS as u32));
+    let blocks = (sorted + rows + 1u32).div_ceil(comptime!(THREADS as u32));
     let (outer, block) = (CUBE_POS_X / blocks, CUBE_POS_X % blocks);
-    let at = block * comptime!(UNITS as u32) + UNIT_POS;
+    let at = block * comptime!(THREADS as u32) + UNIT_POS;
     let first = outer * sorted;
     let is_entry = at < sorted;
     let mut row = at - sorted;
@@ -171,8 +171,8 @@ fn load_chunks(
     let len = comptime!(chunks_at_once(chunk) * chunk);
     let (first, many) = range;
     #[unroll]
-    for i in 0..comptime!(len / UNITS) {
-        let at = UNIT_POS + comptime!((i * UNITS) as u32);
+    for i in 0..comptime!(len / THREADS) {
+        let at = UNIT_POS + comptime!((i * THREADS) as u32);
         let mut row = u32::MAX.runtime();
         if from + at < many {
             row = chunk_rows[(first + from + at) as usize];

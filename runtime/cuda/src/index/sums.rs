@@ -6,7 +6,7 @@ use crate::space::{place, positions};
 use cubecl::prelude::*;
 
 /// Threads of a block.
-pub(super) const UNITS: usize = 256;
+pub(super) const THREADS: usize = 256;
 /// A row with more entries is that of a whole block, one with fewer that of a group.
 const LONG: u32 = 64;
 /// Entries that a thread has on their way at once.
@@ -22,7 +22,7 @@ pub(super) struct SumShape {
 
 impl SumShape {
     pub(super) const fn groups(&self) -> usize {
-        UNITS / self.lanes
+        THREADS / self.lanes
     }
 }
 
@@ -37,7 +37,7 @@ struct Columns {
 }
 
 #[cube]
-fn columns_of_unit(space: &IndexSpace, outer: u32, block: u32, #[comptime] shape: SumShape) -> Columns {
+fn columns_of_thread(space: &IndexSpace, outer: u32, block: u32, #[comptime] shape: SumShape) -> Columns {
     let lanes = comptime!(shape.lanes as u32);
     let outer = positions(&space.outer, outer);
     let column = block * lanes + UNIT_POS % lanes;
@@ -153,7 +153,7 @@ pub(super) fn scatter_ordered<T: Float, O: Float, N: Size>(
     let row_blocks = rows.div_ceil(comptime!(groups as u32));
     let rest = CUBE_POS_X / blocks;
     let (outer, first_row) = (rest / row_blocks, rest % row_blocks * comptime!(groups as u32));
-    let columns = columns_of_unit(&space, outer, CUBE_POS_X % blocks, shape);
+    let columns = columns_of_thread(&space, outer, CUBE_POS_X % blocks, shape);
     let own = first_row + columns.group;
     let first_start = outer * (rows + 1u32);
     let mut lens = Shared::<[u32]>::new_slice(groups);
@@ -172,7 +172,7 @@ pub(super) fn scatter_ordered<T: Float, O: Float, N: Size>(
             write(out, sum, &space, columns.to, own, width);
         }
     }
-    let mut shared = Shared::<[Vector<f32, N>]>::new_slice(UNITS);
+    let mut shared = Shared::<[Vector<f32, N>]>::new_slice(THREADS);
     for i in 0..comptime!(groups as u32) {
         // The same for all threads.
         if lens[i as usize] > LONG {
@@ -206,7 +206,7 @@ pub(super) fn scatter_few_rows<T: Float, O: Float, N: Size>(
     let rest = CUBE_POS_X / blocks;
     let (outer, row) = space.rows.div_mod(rest % all_rows);
     let chunk = rest / all_rows;
-    let columns = columns_of_unit(&space, outer, CUBE_POS_X % blocks, shape);
+    let columns = columns_of_thread(&space, outer, CUBE_POS_X % blocks, shape);
     let outer = positions(&space.outer, outer);
     let end = min(chunk * each + each, space.entries.len);
     let mut sum = Vector::<f32, N>::new(0.0f32);
@@ -223,7 +223,7 @@ pub(super) fn scatter_few_rows<T: Float, O: Float, N: Size>(
         }
         turn += comptime!((AT_ONCE * groups) as u32);
     }
-    let mut shared = Shared::<[Vector<f32, N>]>::new_slice(UNITS);
+    let mut shared = Shared::<[Vector<f32, N>]>::new_slice(THREADS);
     let sum = add_groups(sum, &mut shared, columns.group, shape);
     if columns.group == 0u32 && columns.is_there {
         write(out, sum, &space, columns.to + chunk as usize * apart, row, width);

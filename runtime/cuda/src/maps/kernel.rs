@@ -1,7 +1,7 @@
 //! The kernel: each thread computes a vector of elements that follow each other along the last dim.
 //!
-//! Several steps that do not depend on each other are one launch, one after the other in the order of threads: so the updates of all small
-//! parameters take one.
+//! Several steps that do not depend on each other are one launch, one after the other in the order of threads: so the updates of
+//! all small parameters take one.
 #![expect(
     clippy::needless_range_loop,
     reason = "lists that are known when a kernel is compiled are counted, not iterated"
@@ -25,8 +25,8 @@ pub(super) struct MapShape {
     pub(super) pace: Pace,
 }
 
-/// The dims of a step: sizes, of the last one in vectors, and the global position of the first along each where it is asked for; the
-/// number of its first thread, and how many it has.
+/// The dims of a step: sizes (the last one in vectors), and the global position of the first element along each if the step reads
+/// positions. Then the number of its first thread, and its number of threads.
 #[derive(CubeType, CubeLaunch)]
 pub(super) struct MapSpace {
     sizes: Sequence<FastDivmod<usize>>,

@@ -14,8 +14,8 @@ use cubecl::prelude::*;
 use meshwright_device::KernelError;
 use meshwright_device::kernels::call::Computes;
 use meshwright_device::kernels::join::JoinCall;
-use meshwright_device::kernels::joint_walk::JointWalk;
 use meshwright_device::kernels::map::{MapCall, MapCalls, MapOperand};
+use meshwright_device::kernels::merged_dims::JointWalk;
 use meshwright_plan::DType;
 use meshwright_sorted::SortedMap;
 use std::ops::Range;
@@ -171,7 +171,7 @@ fn launch(width: usize, half: Option<DType>, members: &[&BoundMap<'_>], clock: &
     }
 }
 
-/// A step whose operands are there.
+/// An element-wise step with its bound operands.
 struct BoundMap<'a> {
     call: &'a MapCall,
     inputs: Vec<CubeTensor>,

@@ -17,7 +17,7 @@ use meshwright_device::kernels::rows::passes::{RowPart, RowPass, RowSource, RowT
 use meshwright_plan::{DType, Monoid};
 
 /// Threads that can tell each other numbers without memory.
-pub(super) const PLANE: usize = 32;
+pub(super) const WARP: usize = 32;
 /// Elements of a row that a thread takes at a time where it keeps nothing of them, in up to four vectors.
 const AT_ONCE: usize = 16;
 
@@ -37,7 +37,7 @@ pub(super) struct RowShape {
     pub(super) rows: usize,
     pub(super) pace: Pace,
     /// Threads for a row, and rows of a block.
-    pub(super) units: usize,
+    pub(super) threads: usize,
     pub(super) beside: usize,
     /// Vectors of a row that a thread keeps, or 0 if it keeps none; and whether all threads have as many.
     pub(super) each: usize,
@@ -48,8 +48,8 @@ pub(super) struct RowShape {
     pub(super) reaches: bool,
 }
 
-/// Sizes of the dims, in vectors along the last, and the global positions of the first elements where they are asked for; how many rows there
-/// are, how many vectors a row has, and how many elements the last dim has.
+/// Sizes of the dims (the last one in vectors), and the global position of the first element along each if a pass reads
+/// positions. Then the numbers of rows, of vectors in a row, and of elements along the last dim.
 #[derive(CubeType, CubeLaunch)]
 pub(super) struct RowSpace {
     sizes: Sequence<FastDivmod<usize>>,
@@ -96,7 +96,7 @@ pub(super) fn along_rows<E: Float, N: Size, M: Size>(
     let operands = Operands::<E, N> { vectors, singles, draws, step };
     let mut outs = Tensors::<E, N> { words: out_words, halves: out_halves, bytes: out_bytes };
     let mut of_rows = Tensors::<E, M> { words: row_words, halves: row_halves, bytes: row_bytes };
-    let mut shared = Shared::<[f32]>::new_slice(comptime!((shape.units * shape.beside / PLANE).max(1)));
+    let mut shared = Shared::<[f32]>::new_slice(comptime!((shape.threads * shape.beside / WARP).max(1)));
     let folds = comptime!(shape.folds.len().max(1));
     let mut state = RowState {
         columns: Array::<f32>::new(comptime!(shape.summed().max(1))),
@@ -105,9 +105,9 @@ pub(super) fn along_rows<E: Float, N: Size, M: Size>(
         totals: Array::<f32>::new(folds),
         sums: Array::<f32>::new(folds),
     };
-    let own = UNIT_POS % comptime!(shape.units as u32);
+    let own = UNIT_POS % comptime!(shape.threads as u32);
     let row =
-        (CUBE_POS_X * comptime!(shape.beside as u32) + UNIT_POS / comptime!(shape.units as u32)) as usize;
+        (CUBE_POS_X * comptime!(shape.beside as u32) + UNIT_POS / comptime!(shape.threads as u32)) as usize;
     if comptime!(shape.columns == 0) {
         whole_row(
             &operands,
@@ -181,7 +181,7 @@ fn whole_row<E: Float, N: Size, M: Size>(
         for k in 0..comptime!(shape.folds.len()) {
             if comptime!(shape.passes[p].folds(k)) {
                 let monoid = comptime!(shape.folds[k]);
-                state.totals[k] = total(state.sums[k], shared, comptime!(shape.units), monoid);
+                state.totals[k] = total(state.sums[k], shared, comptime!(shape.threads), monoid);
             }
         }
     }
@@ -197,8 +197,8 @@ fn store_columns<N: Size>(
     #[comptime] value: usize,
     #[comptime] shape: RowShape,
 ) {
-    let (units, beside, width) = comptime!((shape.units, shape.beside, shape.pace.width));
-    let mut shared = Shared::<[f32]>::new_slice(comptime!(units * beside * width));
+    let (threads, beside, width) = comptime!((shape.threads, shape.beside, shape.pace.width));
+    let mut shared = Shared::<[f32]>::new_slice(comptime!(threads * beside * width));
     #[unroll]
     for i in 0..comptime!(shape.each) {
         if comptime!(beside > 1) {
@@ -211,15 +211,15 @@ fn store_columns<N: Size>(
             }
             sync_cube();
         }
-        let vector = own as usize + comptime!(i * units);
-        if UNIT_POS < comptime!(units as u32) && vector < space.vectors {
+        let vector = own as usize + comptime!(i * threads);
+        if UNIT_POS < comptime!(threads as u32) && vector < space.vectors {
             let mut all = Vector::<f32, N>::new(0.0f32);
             #[unroll]
             for lane in 0..width {
                 let mut sum = state.columns[comptime!(shape.held_at(value, i, lane))];
                 #[unroll]
                 for other in 1..beside {
-                    sum += shared[(own as usize + comptime!(other * units)) * width + lane];
+                    sum += shared[(own as usize + comptime!(other * threads)) * width + lane];
                 }
                 all.insert(lane, sum);
             }
@@ -297,19 +297,19 @@ fn of_elements<E: Float, N: Size>(
     #[comptime] pass: usize,
     #[comptime] shape: RowShape,
 ) {
-    let units = comptime!(shape.units);
+    let threads = comptime!(shape.threads);
     if comptime!(shape.each > 0) {
         let whole = comptime!(if shape.even { shape.each } else { shape.each - 1 });
         #[unroll]
         for group in 0..comptime!(whole.div_ceil(shape.ahead)) {
             let first = comptime!(group * shape.ahead);
             let many = comptime!(shape.ahead.min(whole - first));
-            let from = own + comptime!(first * units);
+            let from = own + comptime!(first * threads);
             of_vectors(operands, outs, state, space, row, from, first, many, pass, comptime!(shape.clone()));
         }
         // Only the last of them may be beyond the row.
         if comptime!(!shape.even) {
-            let from = own + comptime!(whole * units);
+            let from = own + comptime!(whole * threads);
             if from < space.vectors {
                 of_vectors(
                     operands,
@@ -328,7 +328,7 @@ fn of_elements<E: Float, N: Size>(
     } else {
         let mut vector = own;
         let many = comptime!((AT_ONCE / shape.pace.width).clamp(1, 4));
-        while vector + comptime!((many - 1) * units) < space.vectors {
+        while vector + comptime!((many - 1) * threads) < space.vectors {
             of_vectors(
                 operands,
                 outs,
@@ -341,7 +341,7 @@ fn of_elements<E: Float, N: Size>(
                 pass,
                 comptime!(shape.clone()),
             );
-            vector += comptime!(many * units);
+            vector += comptime!(many * threads);
         }
         while vector < space.vectors {
             of_vectors(
@@ -356,7 +356,7 @@ fn of_elements<E: Float, N: Size>(
                 pass,
                 comptime!(shape.clone()),
             );
-            vector += units;
+            vector += threads;
         }
     }
 }
@@ -382,7 +382,7 @@ fn of_vectors<E: Float, N: Size>(
     let mut read = Sequence::<Sequence<Sequence<f32>>>::new();
     #[unroll]
     for i in 0..many {
-        let vector = from + comptime!(i * shape.units);
+        let vector = from + comptime!(i * shape.threads);
         let at = position(&space.sizes, row, vector, comptime!(shape.rows), pace);
         let place = comptime!(if shape.each > 0 { first + i } else { 0 });
         read.push(loaded(
@@ -548,26 +548,31 @@ fn repeated(value: f32, #[comptime] pace: Pace) -> Sequence<f32> {
 
 /// The fold of the partial results of a row's threads.
 #[cube]
-fn total(sum: f32, shared: &mut Shared<[f32]>, #[comptime] units: usize, #[comptime] monoid: Monoid) -> f32 {
+fn total(
+    sum: f32,
+    shared: &mut Shared<[f32]>,
+    #[comptime] threads: usize,
+    #[comptime] monoid: Monoid,
+) -> f32 {
     let mut all = sum;
     #[unroll]
-    for step in 0..comptime!(units.min(PLANE).ilog2()) {
+    for step in 0..comptime!(threads.min(WARP).ilog2()) {
         let other = plane_shuffle_xor(all, comptime!(1u32 << step));
         all = folded(all, other, monoid);
     }
-    if comptime!(units > PLANE) {
-        let planes = comptime!((units / PLANE) as u32);
+    if comptime!(threads > WARP) {
+        let warps = comptime!((threads / WARP) as u32);
         // All threads have read the earlier values.
         sync_cube();
-        let plane = UNIT_POS / comptime!(PLANE as u32);
-        if UNIT_POS & comptime!(PLANE as u32 - 1) == 0u32 {
-            shared[plane as usize] = all;
+        let warp = UNIT_POS / comptime!(WARP as u32);
+        if UNIT_POS & comptime!(WARP as u32 - 1) == 0u32 {
+            shared[warp as usize] = all;
         }
         sync_cube();
-        let first = plane / planes * planes;
+        let first = warp / warps * warps;
         all = shared[first as usize];
         #[unroll]
-        for i in 1..planes {
+        for i in 1..warps {
             all = folded(all, shared[(first + i) as usize], monoid);
         }
     }

@@ -7,23 +7,23 @@ use super::super::drawn::Drawn;
 use super::super::elements::{OperandSource, Pace};
 use super::super::folds::{chunk_memory, fold};
 use super::super::operands::{BoundTensors, GpuLaunch, OwnInputs, ResultSlot, placed};
-use super::kernel::{PLANE, RowShape, RowSpaceLaunch, along_rows};
+use super::kernel::{RowShape, RowSpaceLaunch, WARP, along_rows};
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 use meshwright_device::KernelError;
 use meshwright_device::kernels::call::Computes;
 use meshwright_device::kernels::fold::FoldCall;
-use meshwright_device::kernels::joint_walk::JointWalk;
+use meshwright_device::kernels::fold_blocks::BLOCKS;
 use meshwright_device::kernels::map::MapOperand;
+use meshwright_device::kernels::merged_dims::JointWalk;
 use meshwright_device::kernels::rows::ResultOf;
-use meshwright_device::kernels::rows::call::{MOST_UNITS, RowCall, UNITS, UNITS_OF_LONG, each};
-use meshwright_device::kernels::spread::CUBES;
+use meshwright_device::kernels::rows::call::{MOST_THREADS, RowCall, THREADS, THREADS_OF_LONG, each};
 use meshwright_exec::backend::RngState;
 use meshwright_plan::DType;
 
 /// Most blocks that sum over their rows, twice as many as keep a large GPU busy: a multiprocessor holds four of those
 /// whose threads use few registers.
-const CUBES_OF_COLUMNS: usize = 2 * CUBES;
+const BLOCKS_OF_COLUMNS: usize = 2 * BLOCKS;
 /// Vectors that a thread reads before it computes.
 const AHEAD: usize = 4;
 
@@ -47,7 +47,7 @@ struct ColumnParts {
     folds: Vec<FoldCall>,
 }
 
-/// A group whose operands are there.
+/// A row group with its bound operands.
 struct BoundRows<'a> {
     call: &'a RowCall,
     inputs: Vec<CubeTensor>,
@@ -105,7 +105,7 @@ impl<'a> BoundRows<'a> {
         self.walk.strides[input][self.rows..].iter().all(|stride| *stride == 0)
     }
 
-    /// Gives the sums over the rows, if there are any.
+    /// Launches the kernel. Returns the sums over the rows, if there are any.
     fn launch(&self, step: &CubeTensor) -> Option<ColumnParts> {
         let (mut vectors, mut singles) = (Arguments::default(), Arguments::default());
         let (mut whole, mut of_rows) = (Arguments::default(), Arguments::default());
@@ -123,8 +123,8 @@ impl<'a> BoundRows<'a> {
         let step = (!self.drawn.is_empty()).then(|| step.clone().into_tensor_arg());
         let address = self.inputs.iter().chain(&self.outputs).map(address_type).max().unwrap_or_default();
         let client = &self.inputs.first().or(self.outputs.first())?.client;
-        let cubes = self.cubes(many, shape.beside);
-        let sums = self.column_parts(cubes);
+        let blocks = self.blocks(many, shape.beside);
+        let sums = self.column_parts(blocks);
         let parts = || sums.iter().flat_map(|sums| &sums.parts);
         moves("AlongRows", self.inputs.iter().chain(&self.outputs).chain(parts()));
         #[expect(unsafe_code, reason = "the kernel checks how many rows there are, and vectors of a row")]
@@ -132,8 +132,8 @@ impl<'a> BoundRows<'a> {
         unsafe {
             along_rows::launch_unchecked(
                 client,
-                CubeCount::Static(cubes as u32, 1, 1),
-                CubeDim::new_1d((shape.units * shape.beside) as u32),
+                CubeCount::Static(blocks as u32, 1, 1),
+                CubeDim::new_1d((shape.threads * shape.beside) as u32),
                 address,
                 self.width,
                 1,
@@ -161,18 +161,18 @@ impl<'a> BoundRows<'a> {
     }
 
     /// A block has parallel rows, or if it sums over rows, some of these one after the other.
-    fn cubes(&self, rows: usize, beside: usize) -> usize {
+    fn blocks(&self, rows: usize, beside: usize) -> usize {
         let all = rows.div_ceil(beside);
-        if self.call.columns > 0 { all.min(CUBES_OF_COLUMNS) } else { all }
+        if self.call.columns > 0 { all.min(BLOCKS_OF_COLUMNS) } else { all }
     }
 
     /// Memory for the blocks' sums over their rows.
-    fn column_parts(&self, cubes: usize) -> Option<ColumnParts> {
+    fn column_parts(&self, blocks: usize) -> Option<ColumnParts> {
         let RowCall { columns, results, sizes, rows, .. } = self.call;
         let like = self.inputs.first().or(self.outputs.first()).filter(|_| *columns > 0)?;
         let along = &sizes[*rows..];
-        let parts = (0..*columns).map(|_| chunk_memory(like, along, cubes)).collect();
-        let of = |(dtype, _): &(DType, ResultOf)| FoldCall::sum_of_chunks(cubes, along, *dtype);
+        let parts = (0..*columns).map(|_| chunk_memory(like, along, blocks)).collect();
+        let of = |(dtype, _): &(DType, ResultOf)| FoldCall::sum_of_chunks(blocks, along, *dtype);
         let folds = results[results.len() - columns..].iter().map(of).collect::<Option<_>>()?;
         Some(ColumnParts { parts, folds })
     }
@@ -187,12 +187,12 @@ impl<'a> BoundRows<'a> {
         let RowCall { passes, folds, held, values, columns, .. } = self.call;
         let (vectors, rank) = (self.vectors(), self.walk.sizes.len());
         // Gaps between shorter rows of a row are read too.
-        let each = (each(*held, *columns) / self.width).max(vectors.div_ceil(MOST_UNITS)).max(1);
-        let (units, all) = match self.call.keeps {
-            true => (units(vectors, each), UNITS),
-            false => (UNITS_OF_LONG, UNITS_OF_LONG),
+        let each = (each(*held, *columns) / self.width).max(vectors.div_ceil(MOST_THREADS)).max(1);
+        let (threads, all) = match self.call.keeps {
+            true => (threads(vectors, each), THREADS),
+            false => (THREADS_OF_LONG, THREADS_OF_LONG),
         };
-        let each = if self.call.keeps { vectors.div_ceil(units) } else { 0 };
+        let each = if self.call.keeps { vectors.div_ceil(threads) } else { 0 };
         RowShape {
             passes: passes.clone(),
             folds: folds.clone(),
@@ -203,11 +203,11 @@ impl<'a> BoundRows<'a> {
             columns: *columns,
             rows: self.rows,
             pace: Pace { rank, along: rank - 1, width: self.width },
-            units,
-            beside: (all / units).max(1),
+            threads,
+            beside: (all / threads).max(1),
             each,
             ahead: AHEAD,
-            even: each * units == vectors,
+            even: each * threads == vectors,
             reaches: !self.walk.inner().is_multiple_of(self.width),
         }
     }
@@ -261,9 +261,9 @@ impl<'a> BoundRows<'a> {
 }
 
 /// Threads for a row of these vectors, `each` of them for a thread: whole warps if one is not enough.
-fn units(vectors: usize, each: usize) -> usize {
-    let units = vectors.div_ceil(each).max(vectors.min(PLANE));
-    if units > PLANE { units.next_multiple_of(PLANE) } else { units.next_power_of_two() }
+fn threads(vectors: usize, each: usize) -> usize {
+    let threads = vectors.div_ceil(each).max(vectors.min(WARP));
+    if threads > WARP { threads.next_multiple_of(WARP) } else { threads.next_power_of_two() }
 }
 
 fn drawn(operand: &MapOperand, dims: usize, rng: RngState) -> Option<Drawn> {

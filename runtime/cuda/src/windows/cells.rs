@@ -1,7 +1,7 @@
-//! From memory to registers, and from there to tiles of vectors of four rows: the factors of a matmul in registers. The
-//! offset of an element is the sum of a part of its row and one of its step. A thread has the same four rows all the
-//! time, and computes their parts once; those of steps are in a table that a block shares, for which each thread
-//! computes one at a time.
+//! Loads of the factors of a matmul in registers: from memory to registers, and from there to tiles of vectors of four rows. The
+//! offset of an element is the sum of an offset of its row and an offset of its step. A thread has the same four rows throughout,
+//! and computes their offsets once. Offsets of steps are in a table that the block shares; each thread computes one entry at a
+//! time.
 #![expect(
     clippy::needless_range_loop,
     reason = "lists that are known when a kernel is compiled are counted, not iterated"
@@ -30,7 +30,8 @@ pub(super) struct CellShape {
     /// Whether vectors go along the reduction dim; and their width.
     pub(super) along_steps: bool,
     pub(super) width: usize,
-    /// Rows of a vector that lie side by side. The others are far apart, so that threads next to each other read rows next to each other.
+    /// Rows of a vector that lie side by side. The others are far apart, so that threads next to each other read rows next to
+    /// each other.
     pub(super) beside: usize,
     pub(super) slides: Vec<WindowMapShape>,
 }

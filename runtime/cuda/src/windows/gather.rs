@@ -1,4 +1,4 @@
-//! From memory to registers, and from there to tiles of shared memory: the two factors of a convolution as a matmul. A
+//! Loads of both factors of a convolution, as a matmul: from memory to registers, and from there to tiles in shared memory. A
 //! tile has rows of vectors of 8 elements, along the reduction dim or across it.
 
 use super::window_map::{Covered, WindowMap, WindowMapShape, covered};
@@ -40,8 +40,8 @@ impl FactorShape {
     }
 }
 
-/// A factor: dims of the result and dims that are summed, how far the next position is along each (0 where it slides) and along each dim of the groups, and how
-/// it slides.
+/// A factor: dims of the result and dims that are summed, how far the next position is along each (0 where it slides) and along
+/// each dim of the groups, and how it slides.
 #[derive(CubeType, CubeLaunch)]
 pub(super) struct FactorSpace {
     pub(super) rows: DimWalk,

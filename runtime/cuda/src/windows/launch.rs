@@ -137,7 +137,7 @@ impl Computes<ConvolveCall> for GpuLaunch<'_> {
     }
 }
 
-/// A convolution whose operands are there.
+/// A convolution with its bound operands.
 struct ConvolveRun<'a> {
     call: &'a ConvolveCall,
     windowed: &'a CubeTensor,
@@ -145,7 +145,7 @@ struct ConvolveRun<'a> {
 }
 
 impl ConvolveRun<'_> {
-    /// To a tensor, in which chunks are that far apart and whose other dims have these strides.
+    /// Launches the kernel. `apart` is the distance between chunks in `out`, and `out_strides` are the strides of its other dims.
     fn launch(&self, out: &CubeTensor, apart: usize, out_strides: &[usize]) {
         let (call, tiles) = (self.call, self.call.tiles);
         let of = |dims: &[WalkDim]| -> Vec<usize> {

@@ -1,4 +1,4 @@
-//! Texts of which each is an example of its own, or a pair of them, with the class that a file says each is of: CSV with a header, JSON lines, plain text.
+//! Labeled texts: each text, or pair of texts, is an example with a class. Files are CSV with a header, JSON lines or plain text.
 
 use super::documents::{DocumentRule, TextFiles, is_json_lines};
 use super::failed;
@@ -8,7 +8,7 @@ use meshwright_files::text::listed;
 use std::io::Read;
 use std::path::Path;
 
-/// Where the class of a text stands, and what classes are called.
+/// Rule for labels: the field with the class of a text, and the names of classes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LabelRule {
     /// The field of a JSON object, or the column of a table.
@@ -17,7 +17,7 @@ pub struct LabelRule {
     pub classes: Vec<String>,
 }
 
-/// Texts, both of a pair one after the other, and the class of each example where it is asked for.
+/// Texts (both of a pair one after the other), and the class of each example if it is wanted.
 #[derive(Debug, Default)]
 pub(crate) struct LabeledTexts {
     pub(crate) texts: Vec<String>,
@@ -25,7 +25,8 @@ pub(crate) struct LabeledTexts {
 }
 
 impl TextFiles {
-    /// All texts, those without a character too, so that they are as many as the records of other files; with a rule their classes.
+    /// All texts, those without a character too, so that they are as many as the records of other files; with a rule their
+    /// classes.
     ///
     /// # Errors
     /// E0502 for files that cannot be read or hold something else.

@@ -1,4 +1,4 @@
-//! What stands around and between two texts that are one example, as their tokenizer has it.
+//! Special tokens around and between two texts of one example, as the tokenizer defines them.
 
 use super::refused;
 use super::tokenizer::TextTokenizer;
@@ -9,7 +9,7 @@ use tokenizers::{Encoding, Token};
 /// A token, and the segment that it is of.
 type Placed = (i32, i32);
 
-/// How two texts are joined: `[CLS]` a `[SEP]` b `[SEP]` of BERT's, `<s>` a `</s></s>` b `</s>` of RoBERTa's.
+/// The form of a pair of texts: `[CLS]` a `[SEP]` b `[SEP]` of BERT's, `<s>` a `</s></s>` b `</s>` of RoBERTa's.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct PairForm {
     pub(crate) before: Vec<Placed>,
@@ -20,14 +20,15 @@ pub(crate) struct PairForm {
 }
 
 impl PairForm {
-    /// How many tokens stand beside the texts.
+    /// Number of special tokens besides the texts.
     pub(crate) fn added(&self) -> usize {
         self.before.len() + self.between.len() + self.after.len()
     }
 }
 
 impl TextTokenizer {
-    /// The form that the post-processor of the tokenizer gives to pairs. Where that separates nothing, the token that ends a text does.
+    /// The form that the post-processor of the tokenizer gives to pairs. Where that separates nothing, the token that ends a text
+    /// does.
     ///
     /// # Errors
     /// E0508 for a vocabulary that has no such token.

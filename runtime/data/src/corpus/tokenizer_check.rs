@@ -1,21 +1,21 @@
-//! What a `tokenizer.json` may say. The library that reads it takes most of it as it is, and panics, or takes all memory, where it is odd:
-//! so a stranger's file is looked at before it is built.
+//! Checks of a `tokenizer.json` before the library reads it. The library checks little: a malformed file makes it panic, or use
+//! all memory.
 
 use serde_json::Value;
 
-/// The longest text outside of the vocabulary: patterns, what is put before words, what stands in place of something.
+/// The longest text outside of the vocabulary, such as patterns, prefixes and replacements.
 const LONGEST: usize = 1 << 14;
 
-/// The longest text that is written in place of another, or put before or behind one.
+/// The longest replacement, prefix or suffix.
 const LONGEST_CONTENT: usize = 1 << 10;
 
-/// How many times longer a text may become, before it is cut into tokens or when it is made of them.
+/// Limit of the growth of a text, before it is cut into tokens and when it is made from them.
 const MOST_GROWTH: usize = 64;
 
 /// The most steps, all lists of them counted.
 const MOST_STEPS: usize = 1000;
 
-/// That a file says nothing that the library cannot do. An error says what is odd.
+/// Checks that a file asks for nothing that the library cannot do. An error names the fault.
 pub(super) fn check(tokenizer: &Value) -> Result<(), String> {
     for part in ["normalizer", "pre_tokenizer", "decoder", "post_processor"] {
         let Some(value) = tokenizer.get(part).filter(|v| !v.is_null()) else { continue };
@@ -89,7 +89,7 @@ fn short(value: Option<&Value>, most: usize, place: &str) -> Result<(), String> 
 /// Lists of steps, of which each is looked at by itself.
 const STEPS: [&str; 4] = ["normalizers", "pretokenizers", "decoders", "processors"];
 
-/// How many times longer a step may make a text.
+/// Factor by which a step may lengthen a text.
 fn grows(step: &Value) -> usize {
     let kind = step.get("type").and_then(Value::as_str);
     let content = step.get("content").and_then(Value::as_str).map_or(0, str::len);
@@ -103,8 +103,8 @@ fn grows(step: &Value) -> usize {
     }
 }
 
-/// The table of SentencePiece: the bytes of a trie, whose length comes first, and the texts that stand in place of others, with a zero
-/// behind each.
+/// The table of SentencePiece: the bytes of a trie, whose length comes first, and the texts that stand in place of others, with a
+/// zero behind each.
 fn charsmap(text: &str) -> Result<(), String> {
     let bytes = base64(text).ok_or("is not base 64")?;
     let (length, rest) = bytes

@@ -1,4 +1,4 @@
-//! The values of one input over all records: in memory, or in files where they are read when they are asked for.
+//! The values of one input over all records: in memory, or in files that are read on demand.
 
 use super::input_info::InputInfo;
 use super::order::EpochSeed;

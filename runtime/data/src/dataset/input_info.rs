@@ -1,4 +1,4 @@
-//! What messages say of an input.
+//! Description of an input, for messages.
 
 use super::convert::{BadValue, Ignored};
 use crate::source::FileRef;

@@ -1,4 +1,4 @@
-//! In which order records are seen: a function of (seed, epoch, index) alone.
+//! The order of records in training: a function of (seed, epoch, index) alone.
 //!
 //! A permutation without a table: a Feistel network over `a x b >= n` cells with Philox as its round function, walked on
 //! until it lands below `n`. So every device finds its own records, and no state has to be saved or sent: that of a shuffle
@@ -7,8 +7,8 @@
 use meshwright_plan::random::{Key, uniform01};
 use std::sync::Arc;
 
-/// On what the random parts of examples depend beside the record: hidden tokens, say, are others in each epoch. Evaluations and
-/// predictions use the default, so that they are always of the same examples.
+/// Seed and epoch for the random parts of examples, such as hidden tokens, which differ from epoch to epoch. Evaluations and
+/// predictions use the default, so that their examples are always the same.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EpochSeed {
     /// The seed of the run.
@@ -17,7 +17,7 @@ pub struct EpochSeed {
     pub epoch: u32,
 }
 
-/// How a set is ordered in training.
+/// Rule for the order of a set in training.
 #[derive(Clone, Debug, Default)]
 pub(crate) enum OrderRule {
     /// Every record anywhere.
@@ -147,7 +147,7 @@ impl Order {
         Order { records, kind: OrderKind::File }
     }
 
-    /// The order of which a share for validation is the beginning, and what is left for training the rest.
+    /// The order that separates a share for validation, its beginning, from the records for training, its rest.
     pub(super) fn of_share(seed: u64, records: usize) -> Order {
         let shuffle = Shuffle::new(Key::new(seed, "share for validation"), 0, records);
         Order { records, kind: OrderKind::Shuffled(shuffle) }
@@ -202,8 +202,8 @@ impl Shuffle {
     }
 }
 
-/// What a shuffle buffer gives: the files in some order are cut into pieces of the buffer's size, each of which is shuffled.
-/// Where the first piece begins differs from epoch to epoch, so that the same records do not always come together.
+/// The order of a shuffle buffer: the files in some order are cut into pieces of the buffer's size, and each piece is shuffled.
+/// The start of the first piece differs from epoch to epoch, so that the same records do not always come together.
 #[derive(Debug)]
 struct Buffered {
     records: usize,
@@ -211,7 +211,7 @@ struct Buffered {
     begin: usize,
     key: Key,
     epoch: u32,
-    /// In their order: where each file begins in it, and which record that is.
+    /// For each file, in order: its start in this order, and the number of its first record.
     files: Vec<(usize, usize)>,
 }
 

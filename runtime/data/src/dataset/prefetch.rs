@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread::JoinHandle;
 
-/// Values that background threads make ahead of their use, and that come in order: of `n` threads the first makes every `n`th one.
-/// Dropping it ends the threads.
+/// Values that background threads make ahead of their use, and that come in order: of `n` threads the first makes every `n`th
+/// one. Dropping it ends the threads.
 #[derive(Debug)]
 pub struct Prefetch<T, E> {
     threads: Vec<Worker<T, E>>,
@@ -71,7 +71,7 @@ impl<T, E> Iterator for Prefetch<T, E> {
         let next = self.threads.get(self.turn)?.receiver.recv();
         match &next {
             Ok(Ok(_)) => self.turn = (self.turn + 1) % self.threads.len(),
-            // The others may have made what comes later, which nobody asks for any more.
+            // Later batches that other threads have read are dropped.
             Ok(Err(_)) => drop(self.end()),
             Err(_) => {
                 if let Some(panic) = self.end() {
@@ -85,7 +85,7 @@ impl<T, E> Iterator for Prefetch<T, E> {
 
 impl<T, E> Drop for Prefetch<T, E> {
     fn drop(&mut self) {
-        // A panic that nobody asked the result of has been printed, and must not abort a drop.
+        // The panic of a thread whose result is dropped has been printed, and must not abort the drop.
         drop(self.end());
     }
 }

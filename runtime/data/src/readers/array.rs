@@ -1,4 +1,4 @@
-//! What a data file says of the tensor in it, whatever its format.
+//! Description of the tensor in a data file, for all formats.
 
 use super::bytes::Elements;
 use safetensors::Dtype;
@@ -22,7 +22,7 @@ pub(crate) enum Elem {
 }
 
 impl Elem {
-    /// That of a safetensors file; none for types that no program here has.
+    /// The type for a dtype of safetensors; `None` if no program has such elements.
     pub(crate) fn of(dtype: Dtype) -> Option<Elem> {
         Some(match dtype {
             Dtype::BOOL => Elem::Bool,

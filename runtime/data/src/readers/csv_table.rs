@@ -5,8 +5,8 @@ use super::bytes::Bytes;
 use crate::corpus::class_of;
 use meshwright_plan::{DType, InputDecl};
 
-/// Reads the columns of these names, where `*` stands for any text; without names that of the input's own name. Cells may be names of
-/// `classes`. They are read whole: text has no places that a header could tell.
+/// Reads the columns of these names, where `*` stands for any text; without names that of the input's own name. Cells may be
+/// names of `classes`. They are read whole: text has no places that a header could tell.
 pub(crate) fn open(
     bytes: Bytes,
     (names, classes): (&[String], &[String]),
@@ -89,7 +89,7 @@ pub(crate) fn numbers(text: &[u8], dtype: DType) -> Result<TensorFile, String> {
     Ok(TensorFile { header: Header::plain(elem(dtype), vec![count]), elements })
 }
 
-/// What texts are read as, for an input of this dtype.
+/// Element type that texts are parsed to, for an input of this dtype.
 fn elem(dtype: DType) -> Elem {
     match dtype {
         DType::Bool => Elem::Bool,
@@ -110,7 +110,7 @@ fn number(text: &str, dtype: DType) -> Option<Vec<u8>> {
     })
 }
 
-/// What the reader of the table says, with its line.
+/// The message for an error of the CSV reader, with its line.
 fn described(e: &csv::Error) -> String {
     match e.kind() {
         csv::ErrorKind::UnequalLengths { pos, expected_len, len } => {

@@ -21,18 +21,18 @@ pub(crate) struct Encoded {
     finite: bool,
 }
 
-/// Where a record lies.
+/// Location of a record.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Member {
-    /// Which file.
+    /// Index of the file.
     pub(crate) file: u32,
-    /// From which byte on.
+    /// First byte.
     pub(crate) at: u64,
-    /// How many bytes.
+    /// Length in bytes.
     pub(crate) size: u32,
 }
 
-/// Up to so many files of an input stay open.
+/// Most files of an input that stay open.
 const KEPT_OPEN: usize = 64;
 
 /// The largest member: what an image or a small array takes, and no more.
@@ -63,7 +63,7 @@ impl Encoded {
         (0..self.members.len()).filter(starts).collect()
     }
 
-    /// That the first record has the sizes that are declared; whether it is damaged is seen when it is read.
+    /// Checks that the first record has the declared sizes. Damaged records are found when they are read.
     ///
     /// # Errors
     /// E0504 or E0505 where it has others.
@@ -77,7 +77,7 @@ impl Encoded {
         }
     }
 
-    /// Decodes a record, whole, into elements of the program. Memory is asked for when its sizes are those that are declared.
+    /// Decodes a whole record into elements of the program. Its sizes are checked before memory is allocated.
     pub(crate) fn read(
         &self,
         record: usize,

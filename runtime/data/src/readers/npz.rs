@@ -8,7 +8,8 @@ use std::io::BufReader;
 use std::path::Path;
 use zip::{CompressionMethod, ZipArchive};
 
-/// Opens the array of that name, or the only one. One that is stored as it is, as `numpy.savez` writes it, is read in its place.
+/// Opens the array of that name, or the only one. An array without compression, as `numpy.savez` writes it, is read
+/// from the file directly.
 pub(crate) fn open(path: &Path, name: Option<&str>) -> Result<TensorFile, String> {
     let meta = std::fs::metadata(path).map_err(|e| e.to_string())?;
     if !meta.is_file() {

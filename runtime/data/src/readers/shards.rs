@@ -1,5 +1,5 @@
-//! Shards: tar files whose members are the parts of examples, as WebDataset has it. `0012.jpg` and `0012.cls` that follow each other
-//! are one example.
+//! Shards: tar files whose members are the parts of examples, as WebDataset has it. `0012.jpg` and `0012.cls` that follow each
+//! other are one example.
 
 use super::encoded::{MOST_BYTES, Member, SKIP};
 use crate::source::FileRef;
@@ -17,13 +17,13 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, Default)]
 pub(crate) struct Shards {
     pub(crate) paths: Vec<PathBuf>,
-    /// Of each input its members.
+    /// Members of each input.
     pub(crate) members: Vec<Vec<Member>>,
-    /// What is wrong with examples that are left out.
+    /// Faults of examples that are left out.
     pub(crate) skipped: Vec<String>,
 }
 
-/// What one shard holds, and what is wrong with it: each with its byte.
+/// Examples and faults of one shard, each with its position in bytes.
 #[derive(Default)]
 struct ShardIndex {
     examples: Vec<Vec<Member>>,

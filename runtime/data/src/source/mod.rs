@@ -99,7 +99,7 @@ pub enum InputSource {
 pub struct StreamCut {
     /// The dim of the input that has the length of a window.
     pub window: String,
-    /// From one window to the next; the length of a window where there is none.
+    /// Distance between windows; by default the length of a window.
     pub stride: Option<usize>,
     /// Shift of all windows: 1 for the target of a model that predicts the next value.
     pub shift: usize,

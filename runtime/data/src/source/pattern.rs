@@ -39,7 +39,7 @@ pub(crate) fn files(pattern: &Path) -> Result<Vec<PathBuf>, String> {
         return Ok(vec![pattern.to_path_buf()]);
     }
     let (mut out, mut starred) = (Vec::new(), 0);
-    // Folders that are there are called what they are called.
+    // Names of existing folders are taken literally: braces in them are no pattern.
     let known = folder_of(text);
     let names = braces(&text[known.len()..])?;
     if names.len().saturating_mul(known.len()) > MOST_BYTES {
@@ -114,7 +114,7 @@ pub(super) fn braces(text: &str) -> Result<Vec<String>, String> {
     Ok(out)
 }
 
-/// That each of `starts` can be followed by so many bytes and each of `choices`: counted before they are made.
+/// Checks the length of each of `starts`, followed by `between` bytes and each of `choices`, before these texts are made.
 fn fits(starts: &[String], choices: &[String], between: usize) -> Result<(), String> {
     let bytes = |all: &[String]| all.iter().map(String::len).sum::<usize>();
     let longest = |all: &[String]| all.iter().map(String::len).max().unwrap_or(0);

@@ -1,4 +1,4 @@
-//! What tests of data share.
+//! Helpers of the tests of data.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use crate::*;

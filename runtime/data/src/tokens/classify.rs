@@ -1,4 +1,4 @@
-//! Texts that are told apart, and pairs of them: each is an example, from its beginning on as far as it fits.
+//! Classification of texts, and of pairs of texts: each is an example, cut to the length that fits.
 
 use super::stream::TokenStream;
 use super::windows::{TokenExample, TokenExamples};
@@ -23,8 +23,8 @@ pub(super) fn takes(stream: &TokenStream, length: usize) -> Checked<usize> {
     Ok(length - added)
 }
 
-/// How much of two texts fits where the longer one is cut first: where both are too long, each has half of the room, and an odd token
-/// is the longer one's, or the second's.
+/// Lengths of two texts after the longer one is cut first. If both are too long, each gets half of the room; an odd token goes to
+/// the longer one, or to the second if they are equal.
 fn longest_first([first, second]: [usize; 2], room: usize) -> [usize; 2] {
     let shorter = first.min(second).min(room / 2);
     match first <= second {

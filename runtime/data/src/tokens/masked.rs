@@ -1,4 +1,5 @@
-//! Hidden tokens, as the BERT paper has them: of 15 % of the tokens eight of ten become `[MASK]`, one a random token, and one stays.
+//! Hidden tokens, as the BERT paper has them: of 15 % of the tokens eight of ten become `[MASK]`, one a random token, and one
+//! stays.
 
 use super::rng::ExampleRng;
 use super::stream::TokenStream;
@@ -86,8 +87,8 @@ impl TokenExamples {
         Ok(e)
     }
 
-    /// Parts the text of an example in two, and replaces the second part in half of all examples by text from elsewhere. Gives the
-    /// second part, and whether it is the one that follows.
+    /// Parts the text of an example in two, and replaces the second part in half of all examples by text from elsewhere. Gives
+    /// the second part, and whether it is the one that follows.
     fn second(
         &self,
         first: &mut Vec<i32>,
@@ -102,7 +103,7 @@ impl TokenExamples {
         if follows {
             return Ok((rest, true));
         }
-        // Of another document where there is one.
+        // From another document, if there is one.
         let (own, _) = self.stream.document_at(range.start);
         let documents = self.stream.starts.len();
         let other = match documents {
@@ -115,7 +116,7 @@ impl TokenExamples {
         Ok((self.stream.read(from..(from + most).min(end), record)?, false))
     }
 
-    /// Which of the positions `text` are hidden.
+    /// The hidden ones among the positions `text`.
     fn hidden(&self, tokens: &[i32], text: &[usize], rng: &mut ExampleRng) -> Vec<usize> {
         let wanted = ((text.len() as f64 * self.task.rate).round() as usize).clamp(1, text.len());
         let mut words: Vec<Vec<usize>> = Vec::new();

@@ -1,7 +1,7 @@
-//! Examples that are made of text: `tokens` of a set says of which text and for which task, and inputs are fields of them.
+//! Examples from text: `tokens` of a set names the text and the task, and inputs are fields of the examples.
 //!
-//! **Invariant:** an example is a function of the text, the settings, the seed, the epoch and its number. Nothing is kept from one
-//! example to the next, so any device can make any part of any batch.
+//! **Invariant:** an example is a function of the text, the settings, the seed, the epoch and its number. Nothing is kept from
+//! one example to the next, so any device can make any part of any batch.
 
 mod classify;
 mod examples;

@@ -13,7 +13,7 @@ pub(super) struct ExampleRng {
 }
 
 impl ExampleRng {
-    /// Those of the stream of that name.
+    /// The random numbers of a stream, by its name.
     pub(super) fn new(stream: &str, seed: EpochSeed, record: usize) -> ExampleRng {
         ExampleRng { key: Key::new(seed.seed, stream), epoch: seed.epoch, record: record as u64, next: 0 }
     }

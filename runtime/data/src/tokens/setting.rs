@@ -36,7 +36,7 @@ fn wrong<T>(why: impl Into<String>, help: impl Into<String>) -> Result<T, LineEr
     Err((why.into(), help.into()))
 }
 
-/// What the set `split` is made of.
+/// The token source of the set `split`.
 pub(in super::super) fn token_source(
     value: Value,
     split: &str,
@@ -117,7 +117,7 @@ fn of_text(files: Value, table: &mut Table, folder: &Path) -> Result<TokenFiles,
     Ok(TokenFiles::Text { files, tokenizer: folder.join(tokenizer), cased, documents, field, second })
 }
 
-/// Where the class of a text stands, and what classes are called.
+/// Rule for labels: the field with the class of a text, and the names of classes.
 fn labels(table: &mut Table) -> Result<LabelRule, LineError> {
     let field = text(table, "label")?.unwrap_or("label".into());
     let classes = match table.remove("classes") {

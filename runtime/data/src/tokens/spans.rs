@@ -1,5 +1,5 @@
-//! Hidden spans, as the T5 paper has them: each hidden span of the text is one sentinel for the encoder, and the decoder is to say
-//! the sentinels with what they stand for.
+//! Hidden spans, as the T5 paper has them: each hidden span of the text is one sentinel for the encoder, and the decoder is to
+//! say the sentinels with what they stand for.
 
 use super::rng::ExampleRng;
 use super::stream::TokenStream;
@@ -8,7 +8,7 @@ use super::windows::{TokenExample, TokenExamples, refused};
 use meshwright_diag::{Diagnostic, codes};
 use meshwright_files::Checked;
 
-/// How many tokens of a text are hidden, and in how many spans.
+/// Numbers of hidden tokens and of spans in a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SpanLengths {
     /// Tokens of text.

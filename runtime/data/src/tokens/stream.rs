@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 /// The tokens of a set.
 #[derive(Debug)]
 pub(super) struct TokenStream {
-    /// What it is read from, for messages.
+    /// Name of its source, for messages.
     pub(super) name: String,
     /// The file of the tokenizer.
     pub(super) tokenizer: PathBuf,
@@ -101,7 +101,7 @@ impl TokenStream {
         })
     }
 
-    /// Of texts; `all` of them, or those that have tokens.
+    /// The tokens of texts: of all texts with `all`, otherwise of those that have tokens.
     fn of_text(
         text: &TextFiles,
         LabeledTexts { texts, labels }: LabeledTexts,
@@ -204,7 +204,7 @@ fn shard_pieces(
     file_piece::hold(opened, 1, described, binding)
 }
 
-/// Where the documents of a shard begin, checked.
+/// Starts of the documents of a shard, checked.
 fn document_starts(path: &Path, count: u64, tokens: u64) -> Checked<Vec<usize>> {
     let TensorFile { header, elements } = open_array(path)?;
     if header.elem != Elem::U64 || header.shape != [count as usize] {

@@ -1,4 +1,4 @@
-//! Copies of parameters and moments that several devices hold.
+//! Copies of parameters and optimizer state that several devices hold.
 //!
 //! A replicated value is computed on every device along the mesh axis. The devices of a CPU run the same kernels, so
 //! copies are equal to the last bit. Each GPU chooses kernels by timing them: two GPUs may sum in different orders,

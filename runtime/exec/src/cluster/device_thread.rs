@@ -23,7 +23,7 @@ pub(super) struct Device {
     threads: Vec<JoinHandle<()>>,
     /// Whether its answer has timed out: it is not waited for again.
     lost: AtomicBool,
-    /// The number of the step that it was asked for last.
+    /// Number of the step that was requested last.
     asked: Arc<AtomicU64>,
 }
 
@@ -36,7 +36,7 @@ impl Device {
         self.lost.store(true, Ordering::Relaxed);
     }
 
-    /// The number of the step that it works on, or was asked for last; none before the first.
+    /// Number of the running step, or of the last one; `None` before the first.
     pub(super) fn step_number(&self) -> Option<u64> {
         Some(self.asked.load(Ordering::Relaxed)).filter(|n| *n > 0)
     }

@@ -126,7 +126,7 @@ struct Output {
     everywhere: bool,
 }
 
-/// A parameter or moment, and the block that each rank holds.
+/// A parameter or optimizer state, and the block that each rank holds.
 struct Held {
     info: StateInfo,
     blocks: Blocks,
@@ -410,7 +410,7 @@ impl Cluster {
         }
     }
 
-    /// Sets the parameters and moments of a program to their first values; see [`Engine::init_state`].
+    /// Sets the parameters and optimizer state of a program to their first values; see [`Engine::init_state`].
     pub fn init_state(&self, program: ProgramId, seed: u64) -> Result<(), ExecError> {
         self.on_all(move |engine| engine.init_state(program, seed)).map(|_| ())
     }

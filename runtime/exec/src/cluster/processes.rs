@@ -42,7 +42,7 @@ pub struct Processes {
     ends: Mutex<DeviceEnds>,
     /// The devices of each process.
     ranks: Vec<Range<usize>>,
-    /// Where each process is.
+    /// Host and cores of each process.
     homes: Vec<ProcessHome>,
     agreed_to_end: AtomicBool,
     first_step_done: AtomicBool,
@@ -52,7 +52,7 @@ pub struct Processes {
 enum DeviceEnds {
     /// Until a cluster takes them.
     Own(Option<Vec<Box<dyn Transport>>>),
-    /// That of the only device, for one cluster after the other; none while one has it, unless it may be beside others.
+    /// The end of the only device, lent to one cluster at a time; `None` while it is lent, unless sharing is allowed.
     Shared(Box<dyn Fn(bool) -> Option<Box<dyn Transport>> + Send>),
 }
 
@@ -89,7 +89,7 @@ struct Introduction {
     home: ProcessHome,
 }
 
-/// Where a process is: those with equal homes share their cores.
+/// Host and cores of a process. Processes with equal homes share their cores.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessHome {
     /// Name of its host.
@@ -99,7 +99,7 @@ pub struct ProcessHome {
 }
 
 impl ProcessHome {
-    /// That of this process.
+    /// The home of this process.
     pub fn here() -> ProcessHome {
         ProcessHome { host: read("/proc/sys/kernel/hostname").trim().into(), cores: allowed_cores() }
     }
@@ -217,13 +217,14 @@ impl Processes {
         self.homes.iter().filter(|other| Some(*other) == mine).count().max(1)
     }
 
-    /// Where each process is, in their order; none for [`Processes::alone`].
+    /// Host and cores of each process, in order; empty for [`Processes::alone`].
     pub fn homes(&self) -> &[ProcessHome] {
         &self.homes
     }
 
-    /// This process's ends of the transport of devices: of several devices once, that of one while no other cluster has it, or
-    /// `beside` others, whose calls are then made one after the other, in the same order on all processes.
+    /// This process's ends of the transport of devices. The ends of several devices are given once. The end of a single device is
+    /// given while no other cluster has it; with `beside`, also then: the caller runs these clusters one after the other, in the
+    /// same order on all processes.
     pub fn take_ends(&self, beside: bool) -> Option<Vec<Box<dyn Transport>>> {
         match &mut *self.ends.lock().unwrap_or_else(PoisonError::into_inner) {
             DeviceEnds::Own(ends) => ends.take(),
@@ -416,7 +417,7 @@ impl Processes {
         };
         if !self.is_first() {
             while heartbeat(false)? {
-                // Who waits for a message polls for it. Until the next is due, the core is for the first process.
+                // Waiting for a message polls. Until the next one is due, this process leaves the core to the first process.
                 std::thread::sleep(next() * 7 / 8);
             }
             return Ok(None);

@@ -33,7 +33,7 @@ pub struct StepReport {
     pub notes: Vec<String>,
 }
 
-/// A run that devices were asked for, while its outputs are not.
+/// A run that was launched, and whose outputs have not been read.
 pub struct LaunchedStep {
     program: ProgramId,
     begin: Instant,
@@ -103,7 +103,7 @@ impl Cluster {
         Ok(LaunchedStep { program, begin, asked: self.ask_each(jobs) })
     }
 
-    /// Waits for the outputs of the run that was launched first of those whose outputs were not asked for.
+    /// Waits for the outputs of the oldest run whose outputs have not been read.
     ///
     /// # Errors
     /// Those of [`Cluster::run`].

@@ -21,7 +21,7 @@ pub(crate) fn shared<T: Transport>(end: T) -> (SharedEnd<T>, SharedEnd<T>) {
 }
 
 impl<T: Transport + 'static> SharedEnd<T> {
-    /// Gives shares for a device like this one: one at a time, and none while this one is there, unless they may be beside others.
+    /// Shares of this end, for other clusters: one at a time, and none while this one is alive, unless sharing is allowed.
     pub(crate) fn lent(&self) -> impl Fn(bool) -> Option<Box<dyn Transport>> + Send + use<T> {
         let (end, rank, size, aborter) = (self.end.clone(), self.rank, self.size, self.aborter.clone());
         move |beside| {

@@ -1,4 +1,4 @@
-//! Parameters and moments, whole: read from the devices that hold their blocks, and set on all.
+//! Parameters and optimizer state, whole: read from the devices that hold their blocks, and set on all.
 
 use super::{Cluster, Held};
 use crate::cluster::processes::About;
@@ -20,18 +20,19 @@ impl Cluster {
     }
 
     fn held(&self, name: &str) -> Result<&Held, ExecError> {
-        let unknown = || self.state_failed(name, "no loaded program has such a parameter or moment".into());
+        let unknown =
+            || self.state_failed(name, "no loaded program has such a parameter or optimizer state".into());
         self.states.get(name).ok_or_else(unknown)
     }
 
-    /// A parameter or moment, whole; on the first process, where there are several. Of copies that several devices hold,
-    /// that of the lowest rank is taken.
+    /// A parameter or optimizer state, whole; with several processes, on the first one. If several devices hold copies, the copy
+    /// of the lowest rank.
     pub fn state(&self, name: &str) -> Result<HostTensor, ExecError> {
         let whole = self.gathered_state(name)?;
         whole.ok_or_else(|| self.state_failed(name, "it is whole on the first process alone".into()))
     }
 
-    /// A parameter or moment, whole, on the first process; none on the others, which give their parts.
+    /// A parameter or optimizer state, whole, on the first process; `None` on the others, which send their parts.
     pub fn gathered_state(&self, name: &str) -> Result<Option<HostTensor>, ExecError> {
         let held = self.held(name)?;
         let mut mine = SortedMap::new();
@@ -59,8 +60,8 @@ impl Cluster {
         error
     }
 
-    /// Sets a parameter or moment on the devices of this process that hold a part of it. Every process must be given the
-    /// same.
+    /// Sets a parameter or optimizer state on the devices of this process that hold a part of it. Every process must pass the
+    /// same value.
     pub fn set_state(&self, name: &str, whole: &HostTensor) -> Result<(), ExecError> {
         let held = self.held(name)?;
         if whole.shape != held.info.shape || whole.dtype() != held.info.dtype {

@@ -15,7 +15,7 @@ pub(super) fn axis_sets(plan: &Plan) -> Vec<Vec<Axis>> {
 }
 
 impl<B: Backend> Program<B> {
-    /// A message over a link between two stages. What is sent is kept until the receiver has it; few messages are on their way at once.
+    /// A message between two stages. The sent tensor stays live until the receiver has it; few messages are in flight.
     pub(super) fn message(
         &mut self,
         backend: &mut B,

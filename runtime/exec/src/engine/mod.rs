@@ -1,9 +1,8 @@
-//! The engine of one device: its parameters and moments, and the programs that work on them.
+//! The engine of one device: its parameters and optimizer state, and the programs that work on them.
 
 mod faults;
 pub(crate) mod interpreter;
 mod kernels;
-mod launched;
 mod link_setup;
 mod links;
 mod notes;
@@ -11,11 +10,12 @@ pub(crate) mod place;
 pub(crate) mod programs;
 pub(crate) mod replays;
 pub(crate) mod runner;
+mod runs_in_flight;
 pub(crate) mod slow_products;
 mod step_inputs;
 
-pub use launched::DeviceReport;
 pub(crate) use programs::ProductTime;
+pub use runs_in_flight::DeviceReport;
 pub use step_inputs::{LocalInput, local_inputs};
 
 use crate::backend::{DeviceError, Download, Memory, RngState};
@@ -23,7 +23,6 @@ use crate::cluster::devices::DeviceKind;
 use crate::error::{ExecError, Place};
 use crate::tensor::{Finiteness, HostTensor};
 use crate::trace::{DeviceTrace, Recorder};
-use launched::LaunchedRun;
 use links::axis_sets;
 use meshwright_comm::{Collectives, Group, NotAGroup, Tag, Transport};
 use meshwright_gpu::load::Paths;
@@ -32,6 +31,7 @@ use meshwright_sorted::{SortedMap, SortedSet};
 use place::place;
 use programs::Executor;
 use runner::RunError;
+use runs_in_flight::LaunchedRun;
 use std::any::Any;
 use std::collections::VecDeque;
 use std::ops::{Range, RangeInclusive};
@@ -44,10 +44,10 @@ use std::time::Instant;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ProgramId(pub usize);
 
-/// A parameter or moment, whole.
+/// A parameter or optimizer state, whole.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StateInfo {
-    /// Path of the parameter, or of the moment.
+    /// Path of the parameter or optimizer state.
     pub name: String,
     /// [`ProgramInputKind::Param`] or [`ProgramInputKind::OptimizerState`].
     pub kind: ProgramInputKind,
@@ -141,8 +141,8 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// The engine of a device at that end of the transport. Kernels of the host use the rayon pool of the calling thread. What a GPU
-    /// needs of NVIDIA is looked for in `libraries`.
+    /// The engine of a device at that end of the transport. Kernels of the host use the rayon pool of the calling thread. What a
+    /// GPU needs of NVIDIA is looked for in `libraries`.
     ///
     /// # Errors
     /// If there is no such device, or this build cannot use it.
@@ -309,7 +309,8 @@ impl Engine {
         Ok((ran?, seen))
     }
 
-    /// [`Engine::run`] without its outputs, which may still be computed when this comes back: [`Engine::take_outputs`] waits for them.
+    /// [`Engine::run`] without its outputs, which may still be computed when this comes back: [`Engine::take_outputs`] waits for
+    /// them.
     ///
     /// # Errors
     /// Those of [`Engine::run`].
@@ -487,7 +488,7 @@ impl Engine {
         self.end_all_on_error(gathered.map_err(|source| ExecError::Comm { place, source }))
     }
 
-    /// Sets the parameters and moments of a program to their first values. Element `i` (row-major in declared order)
+    /// Sets the parameters and optimizer state of a program to their first values. Element `i` (row-major in declared order)
     /// depends on the seed, the name and `i` alone. From then on training steps draw their random values from that seed.
     pub fn init_state(&mut self, program: ProgramId, seed: u64) -> Result<(), ExecError> {
         self.seed = seed;
@@ -520,7 +521,7 @@ impl Engine {
     }
 
     fn unknown(&self, name: &str) -> ExecError {
-        let problem = "no loaded program has such a parameter or moment".into();
+        let problem = "no loaded program has such a parameter or optimizer state".into();
         ExecError::State { rank: self.rank, name: name.into(), problem }
     }
 
@@ -529,7 +530,7 @@ impl Engine {
         Ok(&self.held(name)?.ranges)
     }
 
-    /// This device's block of a parameter or moment.
+    /// This device's block of a parameter or optimizer state.
     pub fn state(&self, name: &str) -> Result<HostTensor, ExecError> {
         let state = self.held(name)?;
         let shape: Vec<usize> = state.ranges.iter().map(ExactSizeIterator::len).collect();
@@ -538,7 +539,7 @@ impl Engine {
         held.map_err(|DeviceError(problem)| fail(problem))?.ok_or_else(|| fail("it has no value yet".into()))
     }
 
-    /// Sets this device's block of a parameter or moment.
+    /// Sets this device's block of a parameter or optimizer state.
     pub fn set_state(&mut self, name: &str, value: HostTensor) -> Result<(), ExecError> {
         let unknown = self.unknown(name);
         let Some(state) = self.state.get_mut(name) else { return Err(unknown) };
@@ -573,8 +574,8 @@ impl Engine {
         })
     }
 
-    /// Address of the storage of a parameter or moment: it stays the same where steps update it in place. None where it
-    /// has no value, or the device does not tell.
+    /// Address of the storage of a parameter or optimizer state: it stays the same where steps update it in place. `None` if it
+    /// has no value, or the device does not report addresses.
     pub fn state_address(&self, name: &str) -> Result<Option<usize>, ExecError> {
         self.held(name).map(|_| self.executor.address(name))
     }

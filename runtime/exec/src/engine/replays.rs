@@ -1,5 +1,5 @@
-//! Runs that are recorded once and then run again by one call: on a GPU, where a step is hundreds of launches, the host then makes
-//! one.
+//! Runs that are recorded once and then run again by one call: on a GPU, where a step is hundreds of launches, the host then
+//! makes one.
 //!
 //! A recording has fixed addresses: inputs are written over those of the recorded run, and parameters and optimizer
 //! state that are not updated in place are copied back at its end. Nothing can be allocated while it is made. So the
@@ -39,7 +39,7 @@ pub(crate) struct FixedTensors<B: Backend> {
     inputs: SortedMap<BufId, (Handle<B>, Overwrite)>,
     /// Names of the values that are not updated in place.
     moved: SortedSet<String>,
-    /// Its tensors, to which it is copied back.
+    /// The fixed tensors of these values, to which each run copies them back.
     stays: SortedMap<String, Shaped<Handle<B>>>,
     /// Whether the device is prepared for a recording.
     prepared: bool,
@@ -88,11 +88,11 @@ impl Peers<'_> {
 /// A recorded run.
 pub(crate) struct Recorded<B: Backend> {
     replay: Replay,
-    /// Its collectives and messages, where it has some, and the numbers that they take. Stages of a pipeline make different calls, but take
-    /// as many numbers.
+    /// Its collectives and messages, where it has some, and the numbers that they take. Stages of a pipeline make different
+    /// calls, but take as many numbers.
     calls: Option<(RecordedCalls, u64)>,
     fixed: FixedTensors<B>,
-    /// The parameters and moments that the run at hand is to read, where they are kept.
+    /// Parameters and optimizer state that the current run reads: the buffer of each, and its name.
     bound: Vec<(BufId, String)>,
 }
 
@@ -103,8 +103,8 @@ pub(crate) struct OrdinaryInputs<H> {
     pub(crate) kept: Vec<(BufId, String)>,
 }
 
-/// Recordings in vain after which a program is not recorded. From the second on everything is copied back; more are tried, as a thread that
-/// calls the driver at a bad moment breaks a recording off.
+/// Failed recordings after which a program is not recorded. There may be several, since a thread that calls the driver during a
+/// recording breaks it off. From the second one on all states are copied back.
 const MOST_FAILURES: usize = 4;
 
 /// The states that a program changes: name, buffer at the start, and buffer at the end.

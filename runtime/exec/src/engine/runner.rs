@@ -38,8 +38,8 @@ pub(crate) struct Program<B: Backend> {
     /// The steps that are done after a launch.
     done: SortedMap<LaunchId, Vec<usize>>,
     handles: Handles<B>,
-    /// Calls in flight of each started collective, by its id; of messages that are received ahead perhaps several times, the oldest first. After a
-    /// failed run these are the calls that were not waited for.
+    /// Calls in flight of each started collective, by its id; of messages that are received ahead perhaps several times, the
+    /// oldest first. After a failed run these are the calls that were not waited for.
     pub(super) in_flight: SortedMap<u32, VecDeque<Vec<InFlightCall<B>>>>,
     /// Messages to the next stages that are on their way, the oldest first.
     pub(super) sent: VecDeque<Vec<InFlightCall<B>>>,
@@ -370,7 +370,7 @@ impl<B: Backend> Program<B> {
                 Turn::Run { launch, position } => {
                     run.rng.iteration =
                         around.within(&self.plan, (of.dim, of.of_one_stage), position, of.positions.start);
-                    // What is received ahead is no part of the pass that runs.
+                    // A receive that runs ahead is not a part of the running pass.
                     if !self.device.launches[of.body[launch]].receives_ahead() {
                         pass.runs(launch, position, run.recorder.as_deref_mut());
                     }
@@ -549,7 +549,7 @@ impl<B: Backend> Program<B> {
             // A recording may have nothing after a collective that does not depend on it.
             graphs.stream()?;
         } else if piece.link.is_some() && run.transport.gpu().is_some() {
-            // All that was asked for so far is on the stream, and does not wait for the message.
+            // Puts all requested operations on the stream, so that they do not wait for the message.
             backend.stream()?;
         }
         let mut begin = run.close();

@@ -1,9 +1,9 @@
-//! Whether elements are numbers.
+//! Classes of elements: finite, infinite or NaN.
 
 use super::HostData;
 use serde::{Deserialize, Serialize};
 
-/// What some elements are at worst.
+/// The worst class of some elements: finite, infinite or NaN.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Finiteness {
     /// All are finite.
@@ -16,7 +16,7 @@ pub enum Finiteness {
 }
 
 impl Finiteness {
-    /// What some elements are at worst; of pairs their values.
+    /// The worst class of a tensor's elements; for pairs, of their values.
     pub fn of(data: &HostData) -> Finiteness {
         fn worst<T: Copy>(elements: &[T], wide: impl Fn(T) -> f64) -> Finiteness {
             elements.iter().map(|x| of(wide(*x))).max().unwrap_or_default()

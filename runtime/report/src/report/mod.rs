@@ -1,14 +1,14 @@
-//! A page of runs: their table, curves, times and costs. What the charts are made of is the runs one by one; which of them make a line is
-//! for the page to say, since its filter changes that.
+//! A page of runs: their table, curves, times and costs. What the charts are made of is the runs one by one; which of them make a
+//! line is for the page to say, since its filter changes that.
 
-mod apart;
+mod differing_settings;
 mod fewer_points;
 
 pub use fewer_points::{ThinCurve, points_each};
 
 use crate::Page;
 use crate::results::{Cell, ColumnKind, ResultTable, RunRow};
-use apart::Apart;
+use differing_settings::Apart;
 use meshwright_runs::{EpochPoint, EvaluationPoint, RunSummary};
 use meshwright_sorted::{SortedMap, SortedSet};
 use serde_json::{Map, Value, json};

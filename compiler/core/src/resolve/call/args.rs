@@ -1,4 +1,5 @@
-//! Which argument goes to which parameter of a call: of layers, built-ins, initializers, schedules and optimizers alike.
+//! Arguments are bound to the parameters of a call: of layers, built-ins, initializers, learning-rate schedules and optimizers
+//! alike.
 
 use crate::resolve::report::{counted, listed, nearest};
 use meshwright_diag::foreign::{WordPlace, advised};

@@ -96,8 +96,8 @@ impl<'a> Resolver<'a> {
         self.call_family(f, call, &Places { operands: &x, groups: site.groups, options: &places }, site.span)
     }
 
-    /// What a `where` is whose condition is known at compile time: one of its values, of which the other is not looked at, so that its
-    /// layers make no parameters. An error is the condition, where it is a tensor.
+    /// What a `where` is whose condition is known at compile time: one of its values, of which the other is not looked at, so
+    /// that its layers make no parameters. An error is the condition, where it is a tensor.
     fn branch(&mut self, operands: &[&'a Expr]) -> Result<Val, Val> {
         match (self.eval(operands[0]), operands) {
             (Val::Konst(Konst::Bool(first)), [_, a, b]) => Ok(self.eval(if first { a } else { b })),
@@ -255,7 +255,7 @@ impl<'a> Resolver<'a> {
         }
         let d = |text: String| Diagnostic::error(codes::E0201, text).at(site.name.span, "not known");
         if !brackets && crate::resolve::train::learning_rate::is_learning_rate(name) {
-            let d = d(format!("`{name}` is a schedule of the learning rate"));
+            let d = d(format!("`{name}` is a learning-rate schedule"));
             self.error(d.help("use it in the `train` block"));
             return Val::Poison;
         }

@@ -209,7 +209,7 @@ impl<'a> Resolver<'a> {
         if self.scopes.last().is_some_and(|s| s.kind == ScopeKind::Train) {
             self.error(
                 Diagnostic::error(codes::E0213, format!("layer `{name}` is called in a `train` block"))
-                    .at(span, "not a number or a schedule")
+                    .at(span, "not a number or a learning-rate schedule")
                     .help("call layers in the model"),
             );
             return Val::Poison;

@@ -141,7 +141,9 @@ impl<'a> Resolver<'a> {
         let in_train = self.scopes.last().is_some_and(|s| s.kind == ScopeKind::Train);
         if in_train {
             let text = format!("`{name}` stands in a `train` block: random values are drawn in the model");
-            self.error(Diagnostic::error(codes::E0213, text).at(span, "not a number or a schedule"));
+            self.error(
+                Diagnostic::error(codes::E0213, text).at(span, "not a number or a learning-rate schedule"),
+            );
         }
         !in_train
     }

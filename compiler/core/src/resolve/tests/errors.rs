@@ -453,7 +453,7 @@ fn functions_of_dims_and_steps() {
           ^ `index(batch, d)`: one dim is needed
         E0213 `index` takes dims
           ^ `2`: no dim
-        E0201 `warmup_linear` is a schedule of the learning rate
+        E0201 `warmup_linear` is a learning-rate schedule
           ^ `warmup_linear`: not known
           help: use it in the `train` block",
     );

@@ -158,7 +158,7 @@ fn random_values_stand_in_no_train_block() {
     same(
         &errors(&text),
         "E0213 `random_uniform` stands in a `train` block: random values are drawn in the model
-          ^ `random_uniform(0, 1)`: not a number or a schedule",
+          ^ `random_uniform(0, 1)`: not a number or a learning-rate schedule",
     );
 }
 

@@ -38,7 +38,7 @@ impl Range {
 /// Values that a setting accepts, with its default.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Accepts {
-    /// A number in the range or a scalar of the graph, such as a schedule; required where there is no default.
+    /// A number in the range or a scalar of the graph, such as a learning-rate schedule; required where there is no default.
     Scalar(Range, Option<f64>),
     /// The same, or `false` for none.
     ScalarOrOff(Range, Option<f64>),

@@ -189,7 +189,7 @@ impl<'a> Update<'a> {
         if let Some(id) = self.step {
             return id;
         }
-        // A schedule may have made it.
+        // A learning-rate schedule may have made it.
         let existing =
             self.g.ids().find(|i| self.g.node(*i).op.kind() == Kind::Input(InputOpKind::StepNumber));
         let id = existing.unwrap_or_else(|| {

@@ -153,7 +153,7 @@ impl AttentionCall {
             return Err(NoAttentionKernel::ValuesWidth(factors.values));
         }
         let sizes: Vec<usize> = space.ranges.iter().map(ExactSizeIterator::len).collect();
-        // Outer positions, queries and keys are counted in 32 bits, and so are cubes.
+        // Outer positions, queries, keys and blocks are counted in 32 bits.
         let outer = space.outer().len();
         let of = |sizes: &[usize]| sizes.iter().product::<usize>();
         let (keys, rows) = (sizes[sizes.len() - 1], of(&sizes[outer..sizes.len() - 1]));

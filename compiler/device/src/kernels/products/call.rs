@@ -7,14 +7,14 @@ use super::super::product::FactorDigits;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Products of one shape that share a factor. Operands: the shared factor, the other factor of each, and of biases first the vectors that are added, then the
-/// buffers that these were made of. Results: each product, then the sums of each. Matrices lie one after the other, without gaps between their rows, and
-/// those of the products at equal distances, so that a library computes all as one product with batches.
+/// Products of one shape that share a factor. Operands: the shared factor; the other factor of each; with biases, the added
+/// vectors and then the buffers from which these were computed. Results: each product, then the sums of each. Matrices are
+/// contiguous, and those of the products lie at equal distances, so that a library computes all as one batched matmul.
 #[derive(Clone, Debug)]
 pub struct ProductsCall {
     /// Number of products.
     pub count: usize,
-    /// Rows and columns of each, and how many elements it sums.
+    /// Rows, columns and summed elements of each.
     pub sizes: [usize; 3],
     /// Whether they share the left factor.
     pub shares_left: bool,
@@ -22,11 +22,12 @@ pub struct ProductsCall {
     pub by_columns: [bool; 2],
     /// Digits of the factors.
     pub digits: FactorDigits,
-    /// What each does besides.
+    /// Epilogue of each.
     pub beside: BesideProducts,
 }
 
-/// An epilogue of each product, with the kernel that computes those of all alone if the library cannot fuse them: an element for each product.
+/// Epilogue of each product, and the kernels that compute the epilogues alone if the library cannot fuse them: one for each
+/// product.
 #[derive(Clone, Debug)]
 pub enum BesideProducts {
     /// None.

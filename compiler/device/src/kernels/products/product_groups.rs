@@ -1,5 +1,6 @@
-//! Products of one shape that share a factor, in the same iteration of the same loop: queries, keys and values of one activation, the two products of a
-//! gated layer, and the gradients of their weights. Their tiles fill a device together, and one launch reads what they share.
+//! Products of one shape that share a factor, in the same iteration of the same loop: queries, keys and values of one activation,
+//! the two products of a gated layer, and the gradients of their weights. Their tiles fill a device together, and one launch
+//! reads what they share.
 //!
 //! The launch runs at the position of the last one; steps between them that only store or convert its results run after it.
 
@@ -139,7 +140,8 @@ impl JoinFinder<'_, '_> {
         of.steps().iter().flat_map(|at| &self.step(*at).writes).any(|o| self.lowering.uses.leaves(o.buf))
     }
 
-    /// Whether a kernel computes an operand in the run, so that it may be anywhere: parameters, and what is taken out of them, are where they are.
+    /// Whether a kernel computes an operand in this run, so that the arena may place it; parameters and views of them have fixed
+    /// addresses.
     fn is_computed(&self, operand: &Operand, before: usize) -> bool {
         let by = self.lowering.uses.written_by(operand.buf, before);
         by.is_some_and(|by| {

@@ -15,20 +15,21 @@ const MOST: usize = 24;
 /// Registers of a thread for values of its elements; and, if it sums columns too, for these sums.
 const ROOM: usize = 64;
 const ROOM_WITH_COLUMNS: usize = 96;
-/// Most elements of a row that a unit has, where it keeps something of them.
+/// Most row elements of each thread, if it keeps values of them.
 const MOST_EACH: usize = 32;
-/// The limit for rows that would not be kept otherwise, with one kept value: rows of vocabularies. A block then has all registers of a
-/// multiprocessor.
+/// Most row elements of each thread for long rows with one kept value, such as rows of vocabularies. A block then has all
+/// registers of a multiprocessor.
 const MOST_OF_LONG: usize = 100;
 /// Threads of a block.
-pub const UNITS: usize = 256;
-/// Limit of the threads of a block that keep values of their elements: such a block has half of a multiprocessor's registers.
-pub const MOST_UNITS: usize = 512;
-/// Least rows that keep a large GPU busy, and elements of a row below which fewer of them take no long time: for folds that can be spread.
+pub const THREADS: usize = 256;
+/// Most threads of a block that keep values of their elements: such a block has half of a multiprocessor's registers.
+pub const MOST_THREADS: usize = 512;
+/// Least rows that keep a large GPU busy, and most elements of a row for which fewer rows are fast enough, if the folds could be
+/// cut into chunks instead.
 const FEW_ROWS: usize = 64;
 const LONG_ROW: usize = 1 << 16;
 /// Threads for a row that each pass reads again: enough that the rows in progress stay in the cache between passes.
-pub const UNITS_OF_LONG: usize = 1024;
+pub const THREADS_OF_LONG: usize = 1024;
 
 /// A row group on one device. Its dims are the dims of the rows, then the dims along a row.
 #[derive(Clone, Debug)]
@@ -81,7 +82,8 @@ impl KernelCall for RowCall {
 }
 
 impl RowCall {
-    /// Describes a group on the block `space`, whose first `rows` dims are the dims of the rows; none if there is no kernel for it.
+    /// Describes a group on the block `space`, whose first `rows` dims are the dims of the rows; none if there is no kernel for
+    /// it.
     pub(crate) fn new(
         of: &RowExpr,
         (space, rows): (&[Range<usize>], usize),
@@ -121,7 +123,7 @@ impl RowCall {
         let passes = |keeping| Passes::of(of, (rows, &operands), (half, keeping));
         let columns = of.results.iter().filter(|r| r.of == ResultOf::Columns).count();
         let mut kept = [Keeping::Costly, Keeping::Elements].into_iter().filter_map(passes);
-        let kept = kept.find(|p| length <= MOST_UNITS * most(p.held, columns));
+        let kept = kept.find(|p| length <= MOST_THREADS * most(p.held, columns));
         let keeps = kept.is_some();
         if !keeps && columns > 0 {
             return None;
@@ -159,8 +161,8 @@ fn room(held: usize, columns: usize) -> usize {
     MOST_EACH.min(room / (held + columns).max(1))
 }
 
-/// Usual number of elements of a thread, if that makes enough threads. A thread that sums columns has as few as there are threads for, so
-/// that a multiprocessor holds many of them.
+/// Usual number of elements of a thread, if that makes enough threads. A thread that sums columns has as few as there are threads
+/// for, so that a multiprocessor holds many of them.
 pub fn each(held: usize, columns: usize) -> usize {
     if columns > 0 { 1 } else { room(held, columns) }
 }
@@ -180,7 +182,8 @@ impl RowCall {
         })
     }
 
-    /// Index of the dim of a result for each dim of the group, none if it lacks the dim. The result has elements or rows, not columns.
+    /// Index of the dim of a result for each dim of the group, none if it lacks the dim. The result has elements or rows, not
+    /// columns.
     pub fn dims_of(&self, of: ResultOf) -> Vec<Option<usize>> {
         let has = |dim: usize| dim >= self.made_up && (of == ResultOf::Elements || dim < self.rows);
         (0..self.sizes.len()).map(|dim| has(dim).then(|| dim - self.made_up)).collect()

@@ -8,7 +8,7 @@ use meshwright_plan::DType;
 use meshwright_plan::expr::{Expr, Reg, Scalar, UnaryFn};
 use meshwright_sorted::{SortedMap, SortedSet};
 
-/// Most values that are kept of an element: with more, a unit has room for too few elements.
+/// Most values kept for an element: more would leave a thread registers for too few elements.
 const MOST_HELD: usize = 8;
 
 /// Source of a load.

@@ -217,7 +217,7 @@ fn op(family: &Family, further: bool, console: &mut Console) -> Result<(), Stop>
     console.out(&format!("  {gradient}\n"))
 }
 
-/// What there is to say of an optimizer, an initializer, a schedule, a keyword or a built-in.
+/// Prints the page of an optimizer, an initializer, a learning-rate schedule, a keyword or a built-in.
 fn word(page: &WordPage, further: bool, console: &mut Console) -> Result<(), Stop> {
     if console.json() {
         return console.out_json(&object([

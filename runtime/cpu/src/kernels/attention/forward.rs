@@ -1,5 +1,5 @@
-//! The forward pass: greatest scores, sums of exponentials, and values weighted by these; from none of them on, or from those that other keys
-//! have given.
+//! The forward pass: greatest scores, sums of exponentials, and values weighted by these. It begins with nothing, or continues
+//! with the results for other keys.
 
 use super::super::matrix::{Matrix, product};
 use super::super::{KernelError, Slice, par};

@@ -105,7 +105,7 @@ pub struct AttentionKernel {
     pub(super) plan: AttentionPlan,
     pub(super) operands: AttentionOperands,
     pub(super) tiles: Vec<RowTile>,
-    /// For every operand and result where each row and each element of its own lies.
+    /// Offsets of the rows, and of the elements of a row, of each operand and result.
     pub(super) reads: Vec<[Vec<usize>; 2]>,
     pub(super) writes: Vec<[Vec<usize>; 2]>,
     pub(super) score: TileMaps,

@@ -122,7 +122,7 @@ fn from(slice: Slice<'_>, at: usize) -> Slice<'_> {
     }
 }
 
-/// Where a tile is, and what a step reads.
+/// The place of a tile, and the operands of its step.
 pub(super) struct TileAt<'a> {
     pub(super) kernel: &'a AttentionKernel,
     pub(super) reads: &'a [Slice<'a>],
@@ -194,7 +194,7 @@ impl TileAt<'_> {
         }
     }
 
-    /// What becomes of the tile.
+    /// The map for a tile of this size.
     pub(super) fn of<'b>(&self, maps: &'b TileMaps) -> &'b TileMap {
         maps.at(self.rows, self.keys)
     }

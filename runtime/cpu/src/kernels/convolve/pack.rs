@@ -3,7 +3,7 @@
 use super::shape::{Shared, Sweep, offsets};
 use super::tile::Tiled;
 
-/// How an image is copied: rows along all sliding dims but the last, columns along the last with zeros around them, and
+/// The layout of a copied image: rows along all sliding dims but the last, columns along the last one with zeros around them, and
 /// channels.
 #[derive(Clone, Debug)]
 pub(super) struct Image {
@@ -17,9 +17,9 @@ pub(super) struct Image {
     pub(super) width: usize,
     /// Offset of each channel.
     channels: Vec<usize>,
-    /// Whether columns and channels together lie as they are to lie.
+    /// True if columns and channels have the layout of the copy already.
     dense: bool,
-    /// Channels with those that fill up a vector.
+    /// Number of channels, rounded up to whole vectors.
     padded: usize,
 }
 
@@ -60,7 +60,7 @@ impl Image {
         self.rows.len() * self.width * self.padded
     }
 
-    /// Where a column of a row begins; it may be one of the zeros.
+    /// Offset of a column of a row; the column may be one of the zeros.
     pub(super) fn at(&self, row: usize, column: i64) -> usize {
         (row * self.width + (self.before as i64 + column) as usize) * self.padded
     }

@@ -1,4 +1,4 @@
-//! What a convolution walks: dims that several tensors share, and how the rest slides, as this device holds them.
+//! Sizes and strides of a convolution on this device.
 
 use std::ops::Range;
 

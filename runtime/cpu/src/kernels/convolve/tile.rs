@@ -11,7 +11,7 @@ pub(super) struct Stretch {
     pub(super) len: usize,
 }
 
-/// What a tile multiplies: for row `m` and lane `l` the sum over all stretches and their steps `k` of
+/// The factors of a tile. Its element at row `m` and lane `l` is the sum, over all stretches `s` and their steps `k`, of
 /// `a[s.a + m * across + k * along] * b[s.b + k * step + l]`.
 pub(super) struct Factors<'a, T> {
     pub(super) a: &'a [T],

@@ -9,9 +9,9 @@ use toml::{Table, Value};
 const LINES: &str = "line";
 
 impl Machine {
-    /// This machine with another value: `tier.rail.rate=25e9`. A path leads through tables by key and through arrays of tables by the
-    /// name of an entry, and means all entries of the name. A key that a level lacks but its lines have is that of all its lines. The
-    /// change is in the name of the result.
+    /// This machine with another value: `tier.rail.rate=25e9`. A path leads through tables by key and through arrays of tables by
+    /// the name of an entry, and means all entries of the name. A key that a level lacks but its lines have is that of all its
+    /// lines. The change is in the name of the result.
     pub fn with(&self, change: &str) -> Result<Machine, MachineError> {
         let (path, value) = change.split_once('=').ok_or_else(|| {
             MachineError::new(format!("`{change}` has no `=`")).help(Some("write `tier.rail.rate=25e9`"))

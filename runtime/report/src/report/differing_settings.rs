@@ -1,16 +1,16 @@
-//! Which sizes and consts tell runs of a model apart. What was asked for on the command line is not enough: a default in the model may
-//! have been edited between two runs, and a size that was asked for may be what another run has by itself.
+//! Sizes and consts by which runs of a model differ. Options of the command line are not enough: a default in the model may have
+//! been edited between two runs, and a size that one run sets may be the default of another.
 
 use meshwright_runs::RunSummary;
 use meshwright_sorted::{SortedMap, SortedSet};
 use serde_json::{Map, Value};
 
-/// What runs of a model are told apart by, beside their batch size.
+/// The settings by which runs of a model differ, besides their batch size.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Apart<'a> {
     dims: SortedSet<&'a str>,
     consts: SortedSet<&'a str>,
-    /// Whether they are trained on different numbers of examples.
+    /// True if their numbers of training examples differ.
     data: bool,
 }
 
@@ -23,7 +23,7 @@ enum ApartBy<'a> {
 }
 
 impl ApartBy<'_> {
-    /// Its value in a run, as something to compare.
+    /// Its value in a run, in a form that can be compared.
     fn of(self, s: &RunSummary) -> Option<u64> {
         match self {
             ApartBy::Dim(name) => s.dims.get(name).map(|size| *size as u64),

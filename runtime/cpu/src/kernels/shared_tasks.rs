@@ -22,7 +22,7 @@ pub(super) struct Board {
 struct TaskRow<'t> {
     task: &'t (dyn Fn(usize) + Sync),
     count: usize,
-    /// The first that nobody has taken.
+    /// The first task that no thread has taken.
     next: AtomicUsize,
     /// True once a helper's task has panicked.
     failed: AtomicBool,
@@ -41,7 +41,7 @@ impl TaskRow<'_> {
     }
 }
 
-/// Takes down what is posted, and waits for those who help with it, also where a task panics.
+/// Removes the posted tasks when dropped, and waits for their helpers, also if a task panics.
 struct Posted<'b>(&'b Board);
 
 impl Drop for Posted<'_> {
@@ -56,10 +56,10 @@ impl Drop for Posted<'_> {
 }
 
 impl Board {
-    /// Runs tasks by number, together with whoever helps. One thread alone shares work on a board.
+    /// Runs tasks by number, together with helping threads. Only one thread posts tasks on a board.
     ///
     /// # Panics
-    /// Where a task does.
+    /// If a task panics.
     pub(super) fn share(&self, count: usize, task: &(dyn Fn(usize) + Sync)) {
         let job = TaskRow { task, count, next: AtomicUsize::new(0), failed: AtomicBool::new(false) };
         {
@@ -70,7 +70,7 @@ impl Board {
         assert!(!job.failed.load(Ordering::Relaxed), "a thread that helped has panicked");
     }
 
-    /// Helps with what is posted; whether there was anything.
+    /// Runs posted tasks; returns whether there were any.
     #[expect(unsafe_code, reason = "what is posted lives on the stack of the thread that posts it")]
     pub(super) fn help(&self) -> bool {
         if self.job.load(Ordering::Relaxed).is_null() {
@@ -80,8 +80,8 @@ impl Board {
         let job = self.job.load(Ordering::SeqCst);
         let found = !job.is_null();
         if found {
-            // SAFETY: it was posted after this thread was counted among the helpers, or before and not taken down yet. Whoever posted it
-            // takes it down first, then waits until no helper is left, and only then lets go of it.
+            // SAFETY: the tasks were read after this thread was counted as a helper, so they were still posted then. The posting
+            // thread removes them first, then waits until no helper is left, and only then drops them.
             let job = unsafe { &*job };
             if catch_unwind(AssertUnwindSafe(|| job.work())).is_err() {
                 job.failed.store(true, Ordering::Relaxed);
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_task_that_panics_is_told_to_who_shared_it() {
+    fn the_thread_that_shares_tasks_panics_if_one_of_them_does() {
         let (board, done) = (Board::default(), AtomicBool::new(false));
         std::thread::scope(|s| {
             s.spawn(|| {

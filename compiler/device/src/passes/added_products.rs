@@ -1,11 +1,10 @@
-//! Matmuls that are added to a value in the memory of the value, such as the gradient of a parameter that a loop over parts of the
-//! batch sums. A matmul that is stored, and a step that adds it, would write and read it once more.
+//! Matmuls that are added to a value in the memory of the value, such as the gradient of a parameter that a loop over parts of
+//! the batch sums. A matmul that is stored, and a step that adds it, would write and read it once more.
 //!
-//! The step that adds is the last to read the value, and the only one besides a slice or an earlier step: so nobody reads the value when the
-//! sum lies in its place. A value that is taken out of the stack of a loop is read where it lies in the stack; if nothing else reads the
-//! stack, the sum is made there (`arena/lifetimes.rs`).
+//! The step that adds is the last consumer of the value, so nothing reads the value after the sum has replaced it. A slice of a
+//! stack is read in the stack; if nothing else reads the stack, the sum is written there (`arena/lifetimes.rs`).
 //!
-//! In half types the sum is rounded once, where the Plan rounds the matmul first.
+//! In half types the sum is rounded once; the Plan rounds the matmul before.
 
 use super::canonical::canonical;
 use super::epilogues::{Epilogue, EpilogueKind, Finder, applied};
@@ -40,14 +39,14 @@ impl Finder<'_> {
         })
     }
 
-    /// The steps to move before a matmul, so that a value is there: none, or the slice of a stack that takes it; none at all if it is made
-    /// too late.
+    /// Steps to move before a matmul, so that the value exists by then: the slice of a stack that reads it, or no step. `None` if
+    /// the value is computed too late.
     fn before(&self, value: &Operand, (at, by): (usize, usize), residuals: &Residuals) -> Option<Vec<usize>> {
         let place = |step: usize| self.order.place[step];
         let runs =
             |step: usize| self.all.moved.get(&step).map_or(place(step), |to| place(step).max(place(*to)));
         let is_early = |buf| self.uses.written_by(buf, at).is_none_or(|w| runs(w) < place(by));
-        // What a collective in flight fills is there when it has been waited for.
+        // The result of a collective exists only after its wait.
         let arrives = self.uses.plan.steps[by..at].iter().any(|s| matches!(s.prim, Prim::Wait));
         if arrives {
             return None;

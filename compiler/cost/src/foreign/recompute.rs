@@ -1,11 +1,12 @@
-//! What a backward pass computes again.
+//! Recomputation: work of the forward pass that other systems run again in the backward pass.
 
 use super::merge::product_of;
 use crate::work::{KernelWork, Loop, Product, WorkItem};
 use meshwright_plan::KernelFamily;
 use meshwright_plan::Phase;
 
-/// Where a loop of the backward pass computes the forward pass again, adds the last product there, which no gradient needs.
+/// Adds the last product of the forward pass to the loop of the backward pass, if that loop recomputes the forward pass. No
+/// gradient needs this product.
 pub(super) fn recompute_last(items: &mut [WorkItem]) {
     inner(items, recompute_last);
     let flops =
@@ -44,7 +45,8 @@ fn layers(items: &[WorkItem]) -> Option<(usize, usize)> {
     Some((at(Phase::Forward)?, at(Phase::Backward)?))
 }
 
-/// Adds to each loop of the backward pass every `every`-th product of the loop of the forward pass, and all that streams memory there.
+/// Adds to each loop of the backward pass every `every`-th product of the loop of the forward pass, and all its kernels of
+/// memory.
 pub(super) fn recompute(items: &mut [WorkItem], every: usize) {
     inner(items, |items| recompute(items, every));
     let Some((forward, backward)) = layers(items) else { return };
