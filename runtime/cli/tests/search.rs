@@ -94,6 +94,16 @@ fn a_search_without_time_has_an_answer() {
     assert!(said.contains("nearest: ") && said.contains("no candidate is faster than"), "{said}");
 }
 
+/// A loop that a line splits has its stages already.
+#[test]
+fn layers_are_divided_once() {
+    let of = "search gpt --preset tiny --devices 4 --machine cpu --pipe auto --layout";
+    let of: Vec<&str> = of.split(' ').chain(["layers -> p; microbatches 4"]).collect();
+    let (code, _, said) = run(&of);
+    assert!(code == 1 && said.contains("error[E0516]: `--pipe` divides `layers` into stages"), "{said}");
+    assert!(said.contains("leave out `--pipe`, or the rule for `layers`"), "{said}");
+}
+
 #[test]
 fn the_best_is_written_and_measured() {
     let dir = folder("search");

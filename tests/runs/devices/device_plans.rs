@@ -45,6 +45,9 @@ fn every_model_has_a_device_plan_on_every_kind_of_device() {
         one(DType::BF16),
         ("a=2", "batch -> a; params: * -> a", DType::BF16),
         ("a=2", "batch -> a; microbatches 2", DType::F32),
+        // In `f64` GPUs compute by Burn's operations, which follow each other between the loops of a pipeline.
+        ("pipe=2", "layers -> pipe; microbatches 4; schedule zb_h1", DType::F64),
+        ("pipe=2", "layers -> pipe; microbatches 4; schedule zb_h1; recompute layers.*", DType::BF16),
     ];
     let mut wrong = vec![];
     for (model, (mesh, layout, precision)) in MODELS.iter().flat_map(|m| ways.map(|way| (m, way))) {

@@ -199,6 +199,14 @@ fn conflict(layout: &Layout, graph: &Graph, id: Id, first: &Rule, second: &Rule,
         ));
     }
     let d = d.and(first.span, format!("rule {}: `{}`", first.number, first.text));
+    // Stages do not yield, nor can their axis split anything else of theirs.
+    if let Some(stages) = layout.pipeline.as_ref().filter(|p| p.axes.contains(&axis)) {
+        let (loop_dim, axis) = (graph.dims.name(stages.dim), layout.mesh.name(axis));
+        let other = if first.span == stages.span { &b } else { &a };
+        return d.help(format!(
+            "the stages of `{loop_dim}` are along `{axis}`: give `{other}` another axis of the mesh"
+        ));
+    }
     let end = Span { start: second.span.end, ..second.span };
     let d = d.fix("let the second yield where the first uses the axis", end, " when free", false);
     if first.scope != second.scope {

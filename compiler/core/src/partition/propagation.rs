@@ -5,7 +5,7 @@ use super::facts::Facts;
 use super::reduce_grads::{keeps_storage, no_choice, no_effect, sums};
 use super::reshard::{Reshard, ReshardPaths};
 use super::spmd::{Cause, CopyId, Instr, Spmd};
-use super::stages::{pipeline_of, refused_stages};
+use super::stages::{pipeline_of, refused_stages, split_twice_by};
 use super::state::State;
 use super::working_copies::{gathered, idle};
 use crate::layout::Layout;
@@ -282,9 +282,7 @@ impl<'a> Walk<'a> {
                 best = Some((cost, p, steps));
             }
         }
-        let Some((_, mut now, steps)) = best else {
-            panic!("internal error: nothing to make {} from", facts.graph().describe(id))
-        };
+        let Some((_, mut now, steps)) = best else { return self.not_made(id, dst, phase) };
         let source = now.clone();
         for kind in steps {
             let Some(next) = kind.apply(&now) else { panic!("internal error: a path that does not apply") };
@@ -302,6 +300,19 @@ impl<'a> Walk<'a> {
             now = next;
         }
         self.state.have(facts, id, dst)
+    }
+
+    /// A copy that nothing can be made into, with the error that says why: the axis of stages splits it as well.
+    fn not_made(&mut self, id: Id, dst: &Placement, phase: Phase) -> CopyId {
+        let facts = self.facts;
+        let placements = self.state.placements(id).chain([dst]);
+        let Some(d) = split_twice_by(facts.graph(), facts.layout, id, placements) else {
+            panic!("internal error: nothing to make {} from", facts.graph().describe(id))
+        };
+        if self.diagnostics.iter().all(|known| known.code != d.code) {
+            self.diagnostics.push(d);
+        }
+        self.state.copy(id, dst.clone(), Some(phase), false)
     }
 
     /// Whether a reshard step makes a copy in `bf16`: it adds up terms of a gradient, or moves what is stored so.

@@ -1,10 +1,10 @@
 //! What stages of a pipeline may not do: meet in a collective within a microbatch.
 
 use super::spmd::{CopyId, Instr, PlacedLoop, Spmd};
-use crate::layout::{Layout, Rule};
+use crate::layout::{Layout, PipelineRule, Rule};
 use meshwright_diag::{Diagnostic, codes};
-use meshwright_ops::{Computes, Crossing, InputOpKind, Kind, Role};
-use meshwright_plan::{Axis, Pipeline};
+use meshwright_ops::{Computes, Crossing, Graph, Id, InputOpKind, Kind, Role};
+use meshwright_plan::{Axis, Dim, Pipeline, Placement};
 use meshwright_sorted::SortedSet;
 use meshwright_syntax::ast::ReduceWhen;
 
@@ -41,17 +41,39 @@ fn split_twice(spmd: &Spmd, layout: &Layout) -> Option<Diagnostic> {
             |axes: &Vec<Axis>| axes.iter().find(|a| pipeline.axes.contains(a) && of_stages(a)).copied();
         split.clone().find_map(|(dim, axes)| Some((copy, twice(axes)?, *dim)))
     })?;
+    Some(split_by_stages(g, (layout, pipeline), (copy.value, dim, axis)))
+}
+
+/// The same of a value that has no path between two of these placements.
+pub(super) fn split_twice_by<'p>(
+    g: &Graph,
+    layout: &Layout,
+    value: Id,
+    placements: impl Iterator<Item = &'p Placement>,
+) -> Option<Diagnostic> {
+    let pipeline = layout.pipeline.as_ref()?;
+    let splits = placements.flat_map(|p| &p.splits).filter(|(dim, _)| **dim != pipeline.dim);
+    let of_stages = |axes: &Vec<Axis>| axes.iter().find(|a| pipeline.axes.contains(a)).copied();
+    let (dim, axis) = { splits }.find_map(|(dim, axes)| Some((*dim, of_stages(axes)?)))?;
+    Some(split_by_stages(g, (layout, pipeline), (value, dim, axis)))
+}
+
+fn split_by_stages(
+    g: &Graph,
+    (layout, pipeline): (&Layout, &PipelineRule),
+    (value, dim, axis): (Id, Dim, Axis),
+) -> Diagnostic {
     let (name, of) = (g.dims.name(pipeline.dim), g.dims.name(dim));
-    let axis_name = spmd.mesh.name(axis);
+    let axis_name = layout.mesh.name(axis);
     let text = format!(
         "the loop over `{name}` cannot be a pipeline: its stages are along `{axis_name}`, which also splits `{of}`"
     );
-    let why = format!("`{}` is of one stage, and of one part of `{of}`", g.path(copy.value));
+    let why = format!("`{}` is of one stage, and of one part of `{of}`", g.path(value));
     let d = Diagnostic::error(codes::E0315, text)
-        .at(g.node(copy.value).origin.span, why)
+        .at(g.node(value).origin.span, why)
         .and(pipeline.span, "its iterations are stages");
     let splits = |r: &&Rule| r.axes.contains(&axis) && r.span != pipeline.span;
-    Some(match stored_over_stages(layout) {
+    match stored_over_stages(layout) {
         Some(rule) => reduced_once(d, rule),
         None => {
             let d = layout
@@ -64,7 +86,7 @@ fn split_twice(spmd: &Spmd, layout: &Layout) -> Option<Diagnostic> {
                 "split `{of}` over another axis of the mesh, or leave `{axis_name}` out of its rule"
             ))
         }
-    })
+    }
 }
 
 /// The rule by which gradients, parameters or states are split over the stages, where each part of the batch reduces its gradients.

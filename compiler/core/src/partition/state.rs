@@ -109,6 +109,11 @@ impl State {
         (!old).then_some(m.copy)
     }
 
+    /// The placements of all copies of a value.
+    pub(super) fn placements(&self, id: Id) -> impl Iterator<Item = &Placement> {
+        self.made[id].keys()
+    }
+
     /// Copies from which one placed as `dst` may be made in a part of the step: an axis over which a value is reduced is
     /// never partial again, and what a window has cut serves that window alone.
     pub(super) fn sources(&self, facts: &Facts, id: Id, dst: &Placement, phase: Phase) -> Vec<Placement> {

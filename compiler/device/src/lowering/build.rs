@@ -443,6 +443,8 @@ impl ProgramBuilder<'_> {
                 by.insert(*step, (is_kernel, at));
             }
         }
+        // Between the loops of a pipeline some steps run before all of them, and others behind.
+        let apart = self.open.is_empty() && self.lowering.context.plan.pipeline.is_some();
         let mut made: Vec<LaunchId> = vec![];
         for (at, (operation, step)) in operations.into_iter().enumerate() {
             let computes = by.get(&step).is_some_and(|b| b.1 == at);
@@ -465,7 +467,7 @@ impl ProgramBuilder<'_> {
                     made.push(id);
                 }
                 (Operation::Burn(operation), Some(launch @ Launch { kind: LaunchKind::Burn(_), .. }))
-                    if launch.frees.is_empty() =>
+                    if launch.frees.is_empty() && (launch.step == step || !apart) =>
                 {
                     launch.steps.extend(steps);
                     launch.step = step;

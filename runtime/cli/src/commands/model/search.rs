@@ -51,9 +51,7 @@ pub(crate) fn run(args: &LayoutSearchArgs, console: &mut Console) -> Result<(), 
         return Err(console.failed(Failure::Diagnostics(vec![d]), &sources));
     };
     let choices = choices(args, &project, &options, &mut sources, console)?;
-    if choices.pipes && project.program.layers().is_none() {
-        let d = Diagnostic::error(codes::E0516, "a pipeline needs a model with one `repeat` over layers")
-            .help("leave `--pipe` out");
+    if let Some(d) = no_stages(&choices, &project).filter(|_| choices.pipes) {
         return Err(console.failed(Failure::Diagnostics(vec![d]), &sources));
     }
     let batch = project.batch();
@@ -199,6 +197,20 @@ fn choices(
         kept,
         gathers: args.gather.clone(),
         pipes: args.pipe.is_some(),
+    })
+}
+
+/// The error of a search for pipelines that has no loop to divide into stages.
+fn no_stages(choices: &SearchChoices, project: &Project) -> Option<Diagnostic> {
+    let Some((layers, _)) = project.program.layers() else {
+        let d = Diagnostic::error(codes::E0516, "a pipeline needs a model with one `repeat` over layers");
+        return Some(d.help("leave `--pipe` out"));
+    };
+    let name = project.program.graph.dims.name(layers);
+    choices.kept.dims.contains(name).then(|| {
+        let text =
+            format!("`--pipe` divides `{name}` into stages, and a line of `--layout` splits it already");
+        Diagnostic::error(codes::E0516, text).help(format!("leave out `--pipe`, or the rule for `{name}`"))
     })
 }
 
