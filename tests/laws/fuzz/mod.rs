@@ -200,6 +200,14 @@ fn told(l: &Layout, dims: &Dims) -> String {
     )
 }
 
+/// A step on a thread, and of every fourth program as a GPU launches it.
+fn on_one_device(seed: u64, step: &StepGraph, r: &Random) -> Result<(Trace, Option<Trace>), String> {
+    let single = plan(step, &Layout::default(), false).map_err(|e| format!("on one device: {e:?}"))?.plan;
+    let launched = (seed % 4 == 0).then(|| run_on(meshwright_burn::reference(), single.clone(), r));
+    let launched = launched.transpose().map_err(|e| format!("as a GPU launches it: {e}"))?;
+    Ok((run(single, r).map_err(|e| format!("on one device: {e}"))?, launched))
+}
+
 /// One program under one layout.
 fn trial(seed: u64, r: &Random, place: Place, show: bool) -> Result<End, String> {
     let Some(mut step) = training_step(&r.program) else { return Err("no training step".into()) };
@@ -210,10 +218,7 @@ fn trial(seed: u64, r: &Random, place: Place, show: bool) -> Result<End, String>
     if show {
         report(&format!("{}\n{}", print::graph(&step), told(&layout)));
     }
-    let single = plan(&step, &Layout::default(), false).map_err(|e| format!("on one device: {e:?}"))?.plan;
-    let launched = (seed % 4 == 0).then(|| run_on(meshwright_burn::reference(), single.clone(), r));
-    let launched = launched.transpose().map_err(|e| format!("as a GPU launches it: {e}"))?;
-    let alone = run(single, r).map_err(|e| format!("on one device: {e}"))?;
+    let (alone, launched) = on_one_device(seed, &step, r)?;
     let meant = meaning(&step, r);
     if meant.first().is_some_and(|first| steps_by_chance(first, r)) {
         return Ok(End::Chance);

@@ -124,17 +124,21 @@ fn on_h100(of: &Case<'_>, precision: DType) -> Estimate {
     on(&options(of, Some(precision)), &h100, None)
 }
 
-/// Kernels, bytes that they move, and bytes at the peak (`device_plan_bytes` of `bench model`): those that the whole device plan has, with its
-/// places in memory, which estimates leave out.
+/// Kernels, bytes that they move, and bytes that are live at the peak: those that the whole device plan has. Its places in memory, which estimates
+/// leave out, add little (`device_plan_bytes` of `bench model`).
 #[test]
 fn launches_and_bytes_of_a_gpu_are_those_of_its_device_plan() {
     for of in HOST_TIME {
         for precision in [DType::F32, DType::BF16] {
             let e = on_h100(of, precision);
             let plan = plan(&options(of, Some(precision)));
-            let totals = compile(&plan, 0, EngineKind::Cuda.target()).unwrap().totals(&plan);
-            let (moved, peak) = (totals.traffic.read + totals.traffic.written, totals.peak_bytes);
-            assert_eq!((e.kernels, e.memory.peak_bytes), (totals.kernels, peak), "{of:?} in {precision}");
+            let device = compile(&plan, 0, EngineKind::Cuda.target()).unwrap();
+            let totals = device.totals(&plan);
+            let (moved, live) = (totals.traffic.read + totals.traffic.written, e.memory.peak_bytes);
+            let peak = plan.peak_without(&device.absent);
+            assert_eq!((e.kernels, live), (totals.kernels, peak), "{of:?} in {precision}");
+            let whole = totals.peak_bytes;
+            assert!(whole >= live && near(live as f64, whole as f64, 0.1), "{of:?}: {live} of {whole}");
             // Memory that is only named counts as written there.
             assert!(near(e.bytes as f64, moved as f64, 0.05), "{of:?} in {precision}: {} {moved}", e.bytes);
         }
