@@ -33,6 +33,13 @@ pub(super) const FAULTS: &[Fault] = faults![
             changes.then_some(())
         })
     };
+    "the slope of scores by their bias is 1", R, |p, k| {
+        attentions(p, k, |spec, parts| {
+            let slope = &mut spec.bias.as_mut()?.slope;
+            slope.reg = slope.expr.constant(1.0, slope.expr.dtype(slope.reg));
+            parts.contains(&AttentionPart::Bias).then_some(())
+        })
+    };
     "an attention draws from another stream", R, |p, k| {
         attentions(p, k, |spec, parts| {
             spec.draws.first_mut()?.stream.push('x');

@@ -212,7 +212,7 @@ primitives! {
         dtypes: T::Any,
         linear: match parts[..] {
             [AttentionPart::Values] => Linear::Alone(&[3]),
-            [AttentionPart::Query | AttentionPart::Key] => Linear::Alone(&[4]),
+            [AttentionPart::Query | AttentionPart::Key | AttentionPart::Bias] => Linear::Alone(&[4]),
             [AttentionPart::Value] => Linear::Alone(&[3, 4]),
             _ => Linear::Never,
         },
