@@ -112,7 +112,7 @@ train m {{ minimize l optimizer sgd(lr = 0.1) }}
     std::fs::write(&model, text("sum[d](q * k) + bias + tanh(bias)")).unwrap();
     let out = explained(&[]);
     assert!(out.contains("attention  in one step, scores are not stored: `plain` (line 8)\n"), "{out}");
-    let why = "not recognized, since `tanh` and `bias` in its scores have gradients of their own: ";
+    let why = "not recognized, since `bias` and `other` in its scores have gradients of their own: ";
     assert!(out.contains(why), "{out}");
     let all = json(&explained(&["--format", "json"]));
     assert_eq!(all["attention"][0]["recognized"], true, "{all}");

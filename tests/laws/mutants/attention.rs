@@ -48,7 +48,7 @@ pub(super) const FAULTS: &[Fault] = faults![
     };
     "the weights of an attention have no factor", R, |p, k| {
         attentions(p, k, |spec, parts| {
-            spec.weight = None;
+            spec.weight.take()?;
             parts.iter().any(|p| !p.is_of_query()).then_some(())
         })
     };

@@ -324,7 +324,7 @@ impl AttentionKernel {
     }
 
     /// Elements that an operand has at least, and a result has.
-    pub(super) fn reach(&self, access: &AttentionAccess, tables: &[Vec<usize>; 2]) -> usize {
+    pub(super) fn reach(&self, access: &AttentionAccess, [_, own]: &[Vec<usize>; 2]) -> usize {
         let none = |(n, stride): (&usize, &usize)| *n == 0 && *stride > 0;
         let outer = self.plan.outer.iter().map(|(n, _)| *n).collect::<Vec<_>>();
         if outer.iter().zip(&access.outer).any(none)
@@ -334,9 +334,11 @@ impl AttentionKernel {
         {
             return 0;
         }
-        let outer: usize = outer.iter().zip(&access.outer).map(|(n, s)| n.saturating_sub(1) * s).sum();
-        let inner: usize = tables.iter().map(|t| t.iter().max().copied().unwrap_or(0)).sum();
-        outer + inner + self.plan.keys.saturating_sub(1) * access.key + 1
+        // By sizes: there is no row at all where one dim of the rows has no position, which an operand may lack.
+        let dims = outer.iter().zip(&access.outer).chain(self.plan.rows.iter().zip(&access.rows));
+        let places: usize = dims.map(|(n, s)| n.saturating_sub(1) * s).sum();
+        let own = own.iter().max().copied().unwrap_or(0);
+        places + own + self.plan.keys.saturating_sub(1) * access.key + 1
     }
 
     /// First key and number of keys of each tile.
