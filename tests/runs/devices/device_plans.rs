@@ -171,7 +171,7 @@ fn timing_names_attention_without_a_kernel() {
     };
     let on_threads = noted(meshwright_cpu::device());
     let gate =
-        "attention not recognized, since `gate` in its weights has a gradient of its own: `softmax` (line 8)";
+        "attention not recognized, since `gate` in its weights has a gradient of its own: `weight` (line 8)";
     assert_eq!(on_threads, [gate]);
     let on_burn = noted(meshwright_burn::device());
     let why = "attention without a kernel, scores are stored some at a time, since the device has no tensor cores for half types: ";
