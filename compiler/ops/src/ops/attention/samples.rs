@@ -79,7 +79,7 @@ fn gradient(label: &'static str, of: usize) -> Sample {
     sample(label, inputs, causal).gradient_of(of)
 }
 
-/// The gradient of a bias with some of the dims of the scores, to which it is added before a mask.
+/// The gradient of a bias with some of the dims of the scores. These are capped, so that what all keys have in common counts too, and masked.
 fn of_bias(label: &'static str, dims: &[(&'static str, usize)]) -> Sample {
     let (b, q, k, w, v) = (("b", 2), ("q", 5), ("key", 7), ("w", 3), ("v", 4));
     let inputs =
@@ -87,6 +87,7 @@ fn of_bias(label: &'static str, dims: &[(&'static str, usize)]) -> Sample {
     trained(label, inputs, Some(3), |g, x, key| {
         let s = score(g, x[0], x[1], 0.5);
         let s = g.sum_of(&[s, x[3]]);
+        let s = g.unary(&crate::TANH, s);
         let query = g.ty(x[0]).dims[1];
         let s = seen(g, s, query, key);
         weighted(g, s, x[2], key)
