@@ -238,15 +238,10 @@ impl AttentionKernel {
         let (a, rows) = (&self.plan.writes[write], &self.writes[write][0][tile.rows.first..]);
         let outer: usize = a.outer.iter().zip(tile.outer).map(|(s, i)| s * i).sum();
         let first = outer + tile.keys.0 * a.key;
+        // One place for all keys where the bias lacks their dim.
         let places: Vec<usize> = (0..tile.keys.1).map(|k| k * a.key).collect();
         for (row, at) in x.chunks_exact(tile.keys.1).zip(rows) {
-            if a.key > 0 {
-                out.add(first + at, &places, row);
-                continue;
-            }
-            let mut sum = T::default();
-            row.iter().for_each(|x| sum += *x);
-            out.add(first + at, &[0], &[sum]);
+            out.add(first + at, &places, row);
         }
     }
 }
