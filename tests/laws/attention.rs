@@ -17,7 +17,7 @@ use meshwright_ops::{
     Contract, F64Tensor, Graph, Id, InputOp, InputOpKind, LOG, Op, Random, Recognizer, Softmax, TANH, Type,
 };
 use meshwright_plan::random::Distribution;
-use meshwright_plan::{AttentionPart, DType, Dim, Dims, Init, Plan, Prim};
+use meshwright_plan::{AttentionPart, DType, Dim, Dims, IdVec, Init, Plan, Prim};
 
 /// What stands in the equations.
 #[derive(Clone, Copy, Default)]
@@ -34,6 +34,8 @@ pub(crate) struct Features {
     pub(crate) logarithm: bool,
     /// Queries, keys and values are results of products, as in a model: in a program of a half type they are stored so.
     pub(crate) projected: bool,
+    /// Dims of a bias with a gradient of its own; there is none without.
+    pub(crate) bias: &'static str,
 }
 
 /// Equations with a loss, and the gradients of queries, keys and values.
@@ -42,6 +44,15 @@ pub(crate) struct Equations {
     bound: Bound,
     pub(crate) outputs: Vec<(&'static str, Id)>,
     pub(crate) dims: Vec<Dim>,
+}
+
+/// Values through which a gradient of some flows.
+fn needs(g: &Graph, trained: &[Id]) -> IdVec<Id, bool> {
+    let mut needs = g.nodes.table(false);
+    for id in g.ids() {
+        needs[id] = trained.contains(&id) || g.node(id).inputs.iter().any(|x| needs[*x]);
+    }
+    needs
 }
 
 fn leaf(g: &mut Graph, name: &str, dtype: DType, dims: &[Dim], param: bool) -> Id {
@@ -71,7 +82,13 @@ pub(crate) fn equations(dtype: DType, sizes: [usize; 4], has: Features, fused: b
     let v = leaf(&mut g, "v", dtype, &[b, h, k, d], true);
     let weight = leaf(&mut g, "weight", dtype, &[b, s, d], false);
     [q, key, v, weight].into_iter().for_each(|id| drawn(&g, id));
-    let leaves = [("q", q), ("k", key), ("v", v)];
+    let mut leaves = vec![("q", q), ("k", key), ("v", v)];
+    if !has.bias.is_empty() {
+        let dims: Vec<Dim> = has.bias.split(' ').map(|name| g.dims.find(name).unwrap()).collect();
+        let bias = leaf(&mut g, "b", dtype, &dims, true);
+        drawn(&g, bias);
+        leaves.push(("b", bias));
+    }
     let [q, key, v] = if has.projected {
         let one = g.dims.add("one", 1);
         let factor = leaf(&mut g, "one", dtype, &[one], false);
@@ -88,6 +105,9 @@ pub(crate) fn equations(dtype: DType, sizes: [usize; 4], has: Features, fused: b
     }
     if has.capped {
         score = g.unary(&TANH, score);
+    }
+    if let Some((_, bias)) = leaves.get(3) {
+        score = g.sum_of(&[score, *bias]);
     }
     let none = g.constant(if has.infinite { f64::NEG_INFINITY } else { -1e9 }, dtype);
     if has.causal {
@@ -114,13 +134,15 @@ pub(crate) fn equations(dtype: DType, sizes: [usize; 4], has: Features, fused: b
     let y = g.op(Contract { out: vec![b, s, h, group, d] }, &[p, v]);
     let loss = g.op(Contract { out: vec![] }, &[y, weight]);
     if fused {
-        let needs = g.nodes.table(false);
+        let needs = needs(&g, &leaves.iter().map(|leaf| leaf.1).collect::<Vec<_>>());
         let found = Recognizer::new(&g, &[loss], needs).run(&mut g);
         assert!(matches!(found[..], [(_, Ok(()))]), "{found:?}");
     }
-    let params: Vec<ParamDecl> = leaves.map(|(n, id)| ParamDecl::new(n.into(), id, Span::default())).into();
+    let param = |(n, id): &(&str, Id)| ParamDecl::new((*n).into(), *id, Span::default());
+    let params: Vec<ParamDecl> = leaves.iter().map(param).collect();
     let grads = gradients(&mut g, loss, &params.iter().collect::<Vec<_>>());
-    let outputs = vec![("y", y), ("dq", grads[0]), ("dk", grads[1]), ("dv", grads[2])];
+    let outputs = ["dq", "dk", "dv", "db"].into_iter().zip(grads);
+    let outputs = [("y", y)].into_iter().chain(outputs).collect();
     Equations { graph: g, bound, outputs, dims: vec![b, s, k, h, group, d] }
 }
 
@@ -159,6 +181,7 @@ pub(crate) const ALL: Features = Features {
     capped: true,
     logarithm: false,
     projected: false,
+    bias: "",
 };
 
 pub(crate) fn each() -> [(&'static str, Features); 5] {
@@ -171,6 +194,19 @@ pub(crate) fn each() -> [(&'static str, Features); 5] {
     ]
 }
 
+/// Biases that learn: for each score, or for some; summed over examples, heads, queries or keys.
+fn biases() -> [(&'static str, Features); 5] {
+    let biased = |bias, has| Features { bias, ..has };
+    let causal = Features { causal: true, ..Features::default() };
+    [
+        ("a bias", biased("heads group seq key", Features::default())),
+        ("a bias of all heads, causal", biased("key group seq", causal)),
+        ("a bias of groups, all", biased("heads seq key", ALL)),
+        ("a bias of examples, padded", biased("batch key", Features { padded: true, ..Features::default() })),
+        ("a bias of everything", biased("seq heads batch key group", ALL)),
+    ]
+}
+
 fn one(_: &[Dim]) -> Vec<Way> {
     vec![way(&[], vec![])]
 }
@@ -179,7 +215,7 @@ fn one(_: &[Dim]) -> Vec<Way> {
 #[test]
 fn attention_over_several_tiles_equals_its_equations() {
     let mut devices = Devices::default();
-    for (name, has) in each() {
+    for (name, has) in each().into_iter().chain(biases()) {
         for dtype in [DType::F64, DType::F32] {
             check(name, dtype, [2, 300, 300, 5], has, &mut devices, &one);
         }
@@ -193,7 +229,7 @@ fn attention_equals_its_equations_in_plain_operations() {
         let split = |(i, d): (usize, &Dim)| way(&[2 + i % 2], vec![to(*d, &[0])]);
         std::iter::once(way(&[], vec![])).chain(dims.iter().enumerate().map(split)).collect()
     };
-    for (name, has) in each() {
+    for (name, has) in each().into_iter().chain(biases()) {
         for dtype in [DType::F64, DType::F32] {
             check(name, dtype, [2, 9, 9, 5], has, &mut devices, &ways);
         }
@@ -267,6 +303,10 @@ fn attention_of_half_types_as_a_gpu_launches_it() {
             check_half(name, half, [2, 9, 9, 32], has, &mut devices, &split);
             // The last device has nothing.
             check_half(name, half, [2, 5, 5, 16], has, &mut devices, &some);
+        }
+        for (name, has) in biases() {
+            check_half(name, half, [2, 70, 139, 16], has, &mut devices, &one);
+            check_half(name, half, [3, 9, 9, 32], has, &mut devices, &split);
         }
     }
 }
@@ -357,6 +397,31 @@ on_a_gpu! {
     f16_on_a_gpu: 1;
 }
 
+/// The kernel of a bias's gradient, over several tiles that divide nothing and in whole tiles: for the sum of examples, of heads, and for no
+/// sum.
+#[cfg(feature = "cuda")]
+#[test]
+fn biases_on_a_gpu() {
+    if !crate::engines::gpu() {
+        return;
+    }
+    let mut devices = Devices::of(meshwright_cuda::gpu(0));
+    let causal = Features { causal: true, ..Features::default() };
+    let cases = [
+        (0, "heads group seq key", [3, 40, 70, 16], ALL),
+        (0, "key group seq", [2, 64, 128, 32], causal),
+        (1, "seq heads batch key group", [1, 40, 70, 16], ALL),
+    ];
+    let many = cases.len() as u64;
+    let ((), launches) = crate::engines::counted(|| {
+        for (half, bias, sizes, has) in cases {
+            let has = Features { bias, ..has };
+            check_half(&format!("a bias of {bias}, {sizes:?}"), HALVES[half], sizes, has, &mut devices, &one);
+        }
+    });
+    assert!(launches("AttentionBiasGrad") >= many, "{} launches", launches("AttentionBiasGrad"));
+}
+
 /// Where kernels are plain operations, no tensor has the scores of all queries and keys: tests compute 64 at a time there.
 #[test]
 fn plain_operations_hold_some_scores_at_a_time() {
@@ -390,7 +455,8 @@ fn attention_equals_its_equations_however_it_is_split() {
         }
         ways
     };
-    for (name, has) in [("padded", Features { padded: true, ..Features::default() }), ("all", ALL)] {
+    let padded = ("padded", Features { padded: true, ..Features::default() });
+    for (name, has) in [padded, ("all", ALL)].into_iter().chain(biases()) {
         check(name, DType::F64, [3, 7, 7, 5], has, &mut devices, &ways);
     }
 }
@@ -403,7 +469,7 @@ fn parts(plan: &Plan) -> Vec<Vec<AttentionPart>> {
 /// One step forward and one backward; nothing has both queries and keys, and no mask is stored.
 #[test]
 fn scores_are_never_stored() {
-    use AttentionPart::{Key, Max, Query, Result, Sum, Value, Values};
+    use AttentionPart::{Bias, Key, Max, Query, Result, Sum, Value, Values};
     let e = equations(DType::F32, [2, 8, 8, 5], ALL, true);
     let [_, seq, key, ..] = e.dims[..] else { panic!() };
     let step = step(&e.graph, &e.outputs);
@@ -412,6 +478,10 @@ fn scores_are_never_stored() {
     assert_eq!(parts(&whole), [vec![Max, Sum, Result], vec![Query, Key, Value]]);
     let split = planned(vec![to(key, &[0])]);
     assert_eq!(parts(&split), [vec![Max], vec![Sum, Values], vec![Query, Key, Value]]);
+    let e = equations(DType::F32, [2, 8, 8, 5], Features { bias: "heads group seq key", ..ALL }, true);
+    let biased =
+        plan(&crate::subject::step(&e.graph, &e.outputs), &layout(&way(&[2], vec![]).mesh, vec![]), true);
+    assert_eq!(parts(&biased.unwrap().plan), [vec![Max, Sum, Result], vec![Query, Key, Value, Bias]]);
     for plan in [whole, split] {
         let both = |o: &meshwright_plan::Operand| o.dims.contains(&seq) && o.dims.contains(&key);
         let stored: Vec<_> = plan.steps.iter().flat_map(|s| s.all()).filter(|o| both(o)).collect();
@@ -433,10 +503,7 @@ fn what_is_nearly_attention_says_why_not() {
             .map(|(n, dims)| leaf(&mut g, n, DType::F32, dims, true))
             .collect();
         let (y, roots, trained) = change(&mut g, &leaves, dims);
-        let mut needs = g.nodes.table(false);
-        for id in g.ids() {
-            needs[id] = trained.contains(&id) || g.node(id).inputs.iter().any(|x| needs[*x]);
-        }
+        let needs = needs(&g, &trained);
         let roots = [vec![y], roots].concat();
         let found = Recognizer::new(&g, &roots, needs).run(&mut g);
         found.into_iter().map(|f| f.1.map_err(|m| m.0)).next()
@@ -463,7 +530,31 @@ fn what_is_nearly_attention_says_why_not() {
         let s = g.sum_of(&[s, x[3]]);
         (usual(g, s, x, d).0, vec![], x.to_vec())
     });
-    assert_eq!(bias, Some(Err("`b` in its scores has a gradient of its own".into())));
+    assert_eq!(bias, Some(Ok(())));
+    let two = why(&|g, x, d| {
+        let s = product(g, x, d);
+        g.cursor.name = "twice".into();
+        let twice = g.scaled(x[3], 2.0);
+        let s = g.sum_of(&[s, x[3], twice]);
+        (usual(g, s, x, d).0, vec![], x.to_vec())
+    });
+    assert_eq!(two, Some(Err("`b` and `twice` in its scores have gradients of their own".into())));
+    let weighted = |g: &mut Graph, by: Id, score: Id, x: &[Id], [q, key, _, v]: [Dim; 4]| {
+        let p = g.op(Softmax { dim: key, log: false }, &[score]);
+        let p = g.product(&[p, by]);
+        g.op(Contract { out: vec![q, v] }, &[p, x[2]])
+    };
+    let gate = why(&|g, x, d| {
+        let s = product(g, x, d);
+        (weighted(g, x[3], s, x, d), vec![], x.to_vec())
+    });
+    assert_eq!(gate, Some(Err("`b` in its weights has a gradient of its own".into())));
+    let by_score = why(&|g, x, d| {
+        let s = product(g, x, d);
+        (weighted(g, s, s, x, d), vec![], x.to_vec())
+    });
+    let because = "its weights are made of its scores beside the softmax too";
+    assert_eq!(by_score, Some(Err(because.into())));
     let none = why(&|g, x, d| (usual(g, x[3], x, d).0, vec![], x.to_vec()));
     assert_eq!(none, Some(Err("its scores hold no product of queries and keys".into())));
     let classes = why(&|g, x, d| {

@@ -270,7 +270,7 @@ fn scores(plan: &Plan, step: &Step, spec: &AttentionSpec, parts: &[AttentionPart
     let queries = all(&own);
     let products = parts.iter().map(|p| match p {
         AttentionPart::Max | AttentionPart::Values | AttentionPart::Result | AttentionPart::Value => 1.0,
-        AttentionPart::Sum => 0.0,
+        AttentionPart::Sum | AttentionPart::Bias => 0.0,
         AttentionPart::Query => 2.0,
         AttentionPart::Key => 1.0,
     });
@@ -299,8 +299,10 @@ const SOFTMAX: f64 = 4.0;
 /// Functions for each score in a kernel.
 fn of_score(spec: &AttentionSpec, backward: bool) -> [f64; ScalarFamily::ALL.len()] {
     let mut all = [0.0; ScalarFamily::ALL.len()];
-    let computed = [Some(&spec.score), spec.weight.as_ref(), backward.then_some(&spec.slope)];
-    computed.into_iter().flatten().for_each(|of| count(&of.expr, 1.0, &mut all));
+    let bias = spec.bias.as_ref().map(|bias| &bias.slope);
+    let slopes = [Some(&spec.slope), bias].map(|slope| slope.filter(|_| backward));
+    let computed = [Some(&spec.score), spec.weight.as_ref()].into_iter().chain(slopes);
+    computed.flatten().for_each(|of| count(&of.expr, 1.0, &mut all));
     all[ScalarFamily::Function(FunctionCost::Simple).position()] += SOFTMAX;
     all[ScalarFamily::Function(FunctionCost::Exponential).position()] += 1.0;
     all

@@ -69,6 +69,9 @@ pub enum NoAttentionKernel {
     /// A dim of keys or values that another factor of its products lacks.
     #[error("its queries, keys and values do not all have the dim `{0}`")]
     Outer(String),
+    /// A bias with a gradient of its own that lacks a dim of the queries, or that of the keys.
+    #[error("its bias has a gradient of its own, but lacks the dim `{0}`")]
+    Bias(String),
     /// Only values have a gradient.
     #[error("only its values have a gradient, which no kernel gives alone")]
     ValuesAlone,

@@ -50,7 +50,7 @@ pub use placement::zigzag::Zigzag;
 pub use plan::{
     InputDecl, Microbatches, OutputDecl, Pipeline, Plan, ProgramInput, ProgramInputKind, Summary,
 };
-pub use prim::attention::{AttentionOperands, AttentionPart, AttentionSpec, Computed, Drawn};
+pub use prim::attention::{AttentionBias, AttentionOperands, AttentionPart, AttentionSpec, Computed, Drawn};
 pub use prim::monoid::Monoid;
 pub use prim::spec::{DTypes, Donation, HalfFloats, KernelFamily, Linear, Operands, Spec, Work};
 pub use prim::window::{SlidingWindow, Window, coords_along};

@@ -109,10 +109,10 @@ train m {{ minimize l optimizer sgd(lr = 0.1) }}
         assert_eq!(code, 0, "{err}");
         out
     };
-    std::fs::write(&model, text("sum[d](q * k) + bias")).unwrap();
+    std::fs::write(&model, text("sum[d](q * k) + bias + tanh(bias)")).unwrap();
     let out = explained(&[]);
     assert!(out.contains("attention  in one step, scores are not stored: `plain` (line 8)\n"), "{out}");
-    let why = "not recognized, since `bias` in its scores has a gradient of its own: ";
+    let why = "not recognized, since `bias` and `other` in its scores have gradients of their own: ";
     assert!(out.contains(why), "{out}");
     let all = json(&explained(&["--format", "json"]));
     assert_eq!(all["attention"][0]["recognized"], true, "{all}");
@@ -126,9 +126,11 @@ train m {{ minimize l optimizer sgd(lr = 0.1) }}
     assert!(explained(&["--device", "cuda"]).contains(&line) && !out.contains(why), "{line}");
     let split = explained(&["--layout", "d -> a", "--mesh", "a=2"]);
     assert!(split.contains("attention  by its equations, since a dim"), "{split}");
-    std::fs::write(&model, text("sum[d](q * k)")).unwrap();
-    let out = explained(&[]);
-    assert!(out.contains("not stored: `plain` (line 8), `other` (line 9)\n"), "{out}");
+    for score in ["sum[d](q * k)", "sum[d](q * k) + bias"] {
+        std::fs::write(&model, text(score)).unwrap();
+        let out = explained(&[]);
+        assert!(out.contains("not stored: `plain` (line 8), `other` (line 9)\n"), "{out}");
+    }
 }
 
 #[test]

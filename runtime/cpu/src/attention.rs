@@ -44,7 +44,7 @@ pub(super) fn attention(
         match p {
             AttentionPart::Query | AttentionPart::Key => &spec.width,
             AttentionPart::Values | AttentionPart::Result | AttentionPart::Value => &spec.values,
-            AttentionPart::Max | AttentionPart::Sum => &[],
+            AttentionPart::Max | AttentionPart::Sum | AttentionPart::Bias => &[],
         }
     };
     let draws = spec.draws.iter().map(|drawn| space.draw(context, drawn, q));
@@ -63,6 +63,7 @@ pub(super) fn attention(
         starts: space.ranges.iter().map(|r| r.start).collect(),
         score: space.renumbered(&spec.score, spec),
         slope: space.renumbered(&spec.slope, spec),
+        bias: spec.bias.as_ref().map(|bias| space.renumbered(&bias.slope, spec)),
         weight: spec.weight.as_ref().map(|w| space.renumbered(w, spec)),
         state,
         draws: draws.collect::<Result<_, _>>()?,

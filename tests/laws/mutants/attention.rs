@@ -33,6 +33,13 @@ pub(super) const FAULTS: &[Fault] = faults![
             changes.then_some(())
         })
     };
+    "the slope of scores by their bias is 1", R, |p, k| {
+        attentions(p, k, |spec, parts| {
+            let slope = &mut spec.bias.as_mut()?.slope;
+            slope.reg = slope.expr.constant(1.0, slope.expr.dtype(slope.reg));
+            parts.contains(&AttentionPart::Bias).then_some(())
+        })
+    };
     "an attention draws from another stream", R, |p, k| {
         attentions(p, k, |spec, parts| {
             spec.draws.first_mut()?.stream.push('x');
@@ -41,7 +48,7 @@ pub(super) const FAULTS: &[Fault] = faults![
     };
     "the weights of an attention have no factor", R, |p, k| {
         attentions(p, k, |spec, parts| {
-            spec.weight = None;
+            spec.weight.take()?;
             parts.iter().any(|p| !p.is_of_query()).then_some(())
         })
     };

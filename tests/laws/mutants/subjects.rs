@@ -105,6 +105,21 @@ model m {
 train m { minimize l optimizer sgd(lr = 0.1) }
 ";
 
+/// Attention with a bias that learns, which is added before a function of the scores.
+const BIASED: &str = "
+dim batch = 4, seq = 5, heads = 2, d = 3, key = seq
+model m {
+    input x[batch, seq]: float
+    param w[heads, d] = normal(0, 1)
+    param near[heads, seq, key] = normal(0, 1)
+    let q = x * w
+    let score = 3 * tanh(sum[d](q * tanh(q)[seq -> key]) / 2 + near)
+    let y = sum[key](softmax[key](score) * q[seq -> key])
+    loss l = mean[batch, seq, heads, d](y * y * y)
+}
+train m { minimize l optimizer sgd(lr = 0.1) }
+";
+
 /// A model whose gradients have a norm, and no sum of their squares.
 pub(super) const STEEP: &str = "
 dim batch = 4, d = 6, e = 5
@@ -129,6 +144,7 @@ const SUBJECTS: &[(&str, &str, &str, &str)] = &[
     ("turned", TURNED, "a=2,b=2", "d_head, d_model -> a; batch -> b"),
     ("attention", ATTENTION, "a=2,b=2", "batch -> a; seq -> b; gather key"),
     ("keys", ATTENTION, "a=3", "key -> a; gather seq"),
+    ("biased", BIASED, "a=2,b=2", "batch -> a; heads -> b"),
     ("vocabulary", VOCABULARY, "a=3,b=2", "vocab -> a; batch -> b"),
 ];
 

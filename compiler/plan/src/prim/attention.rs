@@ -24,6 +24,8 @@ pub enum AttentionPart {
     Key,
     /// The gradient of the values.
     Value,
+    /// The gradient of the bias: that of the scores times [`AttentionBias::slope`], summed over the dims that the bias lacks.
+    Bias,
 }
 
 impl AttentionPart {
@@ -32,9 +34,19 @@ impl AttentionPart {
         matches!(self, AttentionPart::Max | AttentionPart::Sum)
     }
 
+    /// True if it has dims of its own: those of the width, or of the values. The others are numbers of `f32` at least.
+    pub fn has_own_dims(self) -> bool {
+        !self.is_of_query() && self != AttentionPart::Bias
+    }
+
     /// True for a gradient.
     pub fn is_gradient(self) -> bool {
-        matches!(self, AttentionPart::Query | AttentionPart::Key | AttentionPart::Value)
+        self.is_of_scores() || self == AttentionPart::Value
+    }
+
+    /// True for a gradient that is made of that of the scores.
+    pub fn is_of_scores(self) -> bool {
+        matches!(self, AttentionPart::Query | AttentionPart::Key | AttentionPart::Bias)
     }
 
     /// Its name, for listings.
@@ -47,6 +59,7 @@ impl AttentionPart {
             AttentionPart::Query => "query",
             AttentionPart::Key => "key",
             AttentionPart::Value => "value",
+            AttentionPart::Bias => "bias",
         }
     }
 
@@ -59,6 +72,7 @@ impl AttentionPart {
             AttentionPart::Values | AttentionPart::Result | AttentionPart::Value => 2 * values,
             AttentionPart::Query => 4 * width + 2 * values + 6,
             AttentionPart::Key => 2 * width,
+            AttentionPart::Bias => 2,
         }
     }
 
@@ -66,7 +80,7 @@ impl AttentionPart {
     /// product that the gradients of queries and keys share is counted with the queries.
     pub fn model_flops(self, width: u64, values: u64) -> u64 {
         match self {
-            AttentionPart::Max | AttentionPart::Sum => 0,
+            AttentionPart::Max | AttentionPart::Sum | AttentionPart::Bias => 0,
             AttentionPart::Values | AttentionPart::Result | AttentionPart::Query => 2 * width + 2 * values,
             AttentionPart::Key => 2 * width,
             AttentionPart::Value => 2 * values,
@@ -82,6 +96,15 @@ pub struct Computed {
     pub expr: Expr,
     /// The register of the result.
     pub reg: Reg,
+}
+
+/// An extra operand of scores with a gradient of its own.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AttentionBias {
+    /// Its position among the extra operands.
+    pub extra: usize,
+    /// The derivative of a score by it.
+    pub slope: Computed,
 }
 
 /// Random values that an expression reads: see [`crate::Prim::Random`]. They are never stored.
@@ -110,6 +133,9 @@ pub struct AttentionSpec {
     pub score: Computed,
     /// Its derivative.
     pub slope: Computed,
+    /// The extra operand that has a gradient of its own; `None` where none has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bias: Option<AttentionBias>,
     /// The factor of a weight; `Load(0)` is not read. `None` where all are 1.
     pub weight: Option<Computed>,
     /// The number of extra operands.
@@ -145,7 +171,7 @@ pub struct AttentionOperands {
     pub values: Option<usize>,
     /// One divided by the sum of the exponentials, of gradients.
     pub scale: Option<usize>,
-    /// The product of result and cotangent, of the gradients of queries and keys.
+    /// The product of result and cotangent, of the gradients that are made of those of the scores.
     pub delta: Option<usize>,
     /// The cotangent, of gradients.
     pub cotangent: Option<usize>,
@@ -164,7 +190,7 @@ impl AttentionOperands {
         };
         let gradient = parts.iter().any(|p| p.is_gradient());
         let max = take(!parts.contains(&AttentionPart::Max));
-        let of_scores = parts.iter().any(|p| matches!(p, AttentionPart::Query | AttentionPart::Key));
+        let of_scores = parts.iter().any(|p| p.is_of_scores());
         let sums_values = |p: &AttentionPart| matches!(p, AttentionPart::Values | AttentionPart::Result);
         let values = take(of_scores || parts.iter().any(sums_values));
         let scale = take(gradient);

@@ -194,8 +194,8 @@ primitives! {
         work: Work::Input(6),
         ..ROWS
     };
-    /// `(queries, keys, …, extras…) -> parts…`: the parts as defined by [`AttentionPart`]. None is stored with both queries
-    /// and keys among its dims; [`crate::AttentionOperands`] lists the operands. The scores are the product of
+    /// `(queries, keys, …, extras…) -> parts…`: the parts as defined by [`AttentionPart`]. None but the gradient of a bias is stored
+    /// with both queries and keys among its dims; [`crate::AttentionOperands`] lists the operands. The scores are the product of
     /// queries and keys, summed over the width, as the specification changes it. Only a step that does not give the maximum
     /// along with other parts may hold a part of the keys, or one of a ring, after which another goes on. Of no keys the maximum is `-inf`, the sums are 0, and the result
     /// is NaN.
@@ -212,7 +212,7 @@ primitives! {
         dtypes: T::Any,
         linear: match parts[..] {
             [AttentionPart::Values] => Linear::Alone(&[3]),
-            [AttentionPart::Query | AttentionPart::Key] => Linear::Alone(&[4]),
+            [AttentionPart::Query | AttentionPart::Key | AttentionPart::Bias] => Linear::Alone(&[4]),
             [AttentionPart::Value] => Linear::Alone(&[3, 4]),
             _ => Linear::Never,
         },

@@ -152,10 +152,11 @@ impl Computes<AttentionCall> for Reference<'_> {
     }
 }
 
-/// A score, with its derivative by the product of query and key, and the factor of its weight.
+/// A score, with its derivatives by the product of query and key and by the bias, and the factor of its weight.
 struct Score {
     score: f64,
     slope: f64,
+    by_bias: f64,
     factor: f64,
 }
 
@@ -205,9 +206,9 @@ impl Attention<'_> {
             Some(number) if self.is_decided(position) => f64::from(number),
             _ => value(&self.call.score),
         };
-        let slope = self.call.slope.as_ref().map_or(0.0, value);
+        let [slope, by_bias] = [&self.call.slope, &self.call.bias].map(|of| of.as_ref().map_or(0.0, value));
         let factor = self.call.weight.as_ref().map_or(1.0, value);
-        Score { score, slope, factor }
+        Score { score, slope, by_bias, factor }
     }
 
     /// Adds the contribution of a score to a part.
@@ -224,17 +225,18 @@ impl Attention<'_> {
         let [values, cotangent] =
             [self.at.values, self.at.cotangent].map(|i| i.map_or(&[][..], |i| self.own(i, position)));
         let scale = self.at.scale.map_or(0.0, |i| self.of_query(i, position));
-        let of_score = || {
+        let of_score = |slope: f64| {
             let product: f64 = values.iter().zip(cotangent).map(|(a, b)| a * b).sum();
             let delta = self.at.delta.map_or(0.0, |i| self.of_query(i, position));
-            weight * scale * (product * score.factor - delta) * score.slope
+            weight * scale * (product * score.factor - delta) * slope
         };
         match part {
             AttentionPart::Max | AttentionPart::Sum => {}
             AttentionPart::Values => times(out, values, weight * score.factor),
             AttentionPart::Result => times(out, values, weight * score.factor / sum),
-            AttentionPart::Query => times(out, self.own(1, position), of_score()),
-            AttentionPart::Key => times(out, self.own(0, position), of_score()),
+            AttentionPart::Query => times(out, self.own(1, position), of_score(score.slope)),
+            AttentionPart::Key => times(out, self.own(0, position), of_score(score.slope)),
+            AttentionPart::Bias => times(out, &[1.0], of_score(score.by_bias)),
             AttentionPart::Value => times(out, cotangent, weight * scale * score.factor),
         }
     }

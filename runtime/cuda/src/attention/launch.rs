@@ -3,7 +3,7 @@
 use super::super::tile::{UNITS, VECTOR};
 use super::load::QUERIES;
 use super::scores::{AttentionShape, BesideLaunch, BesideShape, DECIDED, DrawnShape, SpaceLaunch};
-use super::{backward, draws, forward};
+use super::{backward, bias, draws, forward};
 use crate::arguments::address_type;
 use crate::drawn::Drawn;
 use crate::operands::{GpuLaunch, OwnInputs, ResultSlot};
@@ -201,6 +201,7 @@ impl AttentionRun<'_> {
             columns,
             score: call.score.clone(),
             slope: call.slope.clone(),
+            summed: vec![],
             weight: call.weight.clone(),
             beside: self.beside_shapes(),
             extras: call.extras,
@@ -274,7 +275,10 @@ impl AttentionRun<'_> {
                 self.query_grad(columns, bits.clone(), &mut made);
             }
             if has(AttentionPart::Key) || has(AttentionPart::Value) {
-                self.key_grad(columns, bits, &mut made);
+                self.key_grad(columns, bits.clone(), &mut made);
+            }
+            if has(AttentionPart::Bias) {
+                self.bias_grad(bits, &mut made);
             }
         }
         made.into_iter().flatten().collect()
@@ -299,7 +303,7 @@ impl AttentionRun<'_> {
     /// The half type, and that of the results that are as wide as values.
     fn types(&self) -> [ElemType; 2] {
         let of_results = self.call.parts.iter().zip(self.outputs);
-        let wide = of_results.filter(|(p, _)| !p.is_of_query());
+        let wide = of_results.filter(|(p, _)| p.has_own_dims());
         let result = wide.map(|(_, out)| out.ir.dtype).next().unwrap_or(BurnType::F32);
         [self.inputs[0].dtype, result].map(dtype_to_storage_type)
     }
@@ -390,6 +394,43 @@ impl AttentionRun<'_> {
                 self.shape(QUERIES),
                 half,
                 result,
+            );
+        }
+    }
+    fn bias_grad(&self, bits: CubeTensor, made: &mut [Option<CubeTensor>]) {
+        let (call, key) = (self.call, self.call.sizes.len() - 1);
+        let out = call.parts.iter().position(|p| *p == AttentionPart::Bias).map(|i| &call.outputs[i].dims);
+        let summed: Vec<bool> =
+            out.iter().flat_map(|dims| &dims[..call.outer]).map(Option::is_none).collect();
+        let positions = |of: bool| -> usize {
+            let sizes = call.sizes.iter().zip(&summed).filter(|(_, is)| **is == of);
+            sizes.map(|(size, _)| size).product()
+        };
+        let blocks = positions(false) * self.rows().div_ceil(QUERIES) * call.sizes[key].div_ceil(QUERIES);
+        let terms = positions(true) as u32;
+        let shape = AttentionShape { slope: call.bias.clone(), summed, ..self.shape(QUERIES) };
+        let [half, _] = self.types();
+        #[expect(unsafe_code, reason = "the kernel checks how many queries and keys there are")]
+        // SAFETY: as said.
+        unsafe {
+            bias::attention_bias_grad::launch_unchecked(
+                &self.inputs[0].client,
+                CubeCount::Static(blocks as u32, 1, 1),
+                CubeDim::new_1d(UNITS as u32),
+                self.address(),
+                VECTOR,
+                self.factor(0),
+                self.factor(1),
+                self.factor(2),
+                self.factor(3),
+                self.beside(),
+                self.space(),
+                self.decided.clone().into_tensor_arg(),
+                bits.into_tensor_arg(),
+                self.out(AttentionPart::Bias, made),
+                terms,
+                shape,
+                half,
             );
         }
     }

@@ -23,8 +23,10 @@ pub(super) struct AttentionShape {
     /// Keys, or queries, that are looked at a time.
     pub(super) columns: usize,
     pub(super) score: ScalarProgram,
-    /// For gradients.
+    /// For gradients: by the product of query and key, or by the bias.
     pub(super) slope: Option<ScalarProgram>,
+    /// For the gradient of the bias, whether it lacks each outer dim.
+    pub(super) summed: Vec<bool>,
     /// None where all factors of weights are 1.
     pub(super) weight: Option<ScalarProgram>,
     /// Operands of the scores besides queries and keys: extra operands, then these if there are any.

@@ -66,6 +66,38 @@ pub(super) struct Staged {
     sources: Sequence<RowSource>,
 }
 
+/// Where the staged operands of an outer position are.
+#[cube]
+fn staged_sources(
+    beside: &Beside,
+    space: &Space,
+    outer: u32,
+    #[comptime] of_keys: bool,
+    #[comptime] shape: AttentionShape,
+) -> Sequence<RowSource> {
+    let all = comptime!(shape.staged(of_keys));
+    let mut sources = Sequence::<RowSource>::new();
+    #[unroll]
+    for i in 0..comptime!(all.len()) {
+        let tensor = beside.tensors.index(comptime!(all[i]));
+        let mut start = 0usize;
+        #[unroll]
+        for dim in 0..comptime!(shape.outer) {
+            if comptime!(shape.beside[all[i]].dims[dim]) {
+                let at = position(space, outer, 0u32, dim, comptime!(shape.clone()));
+                start += at as usize * tensor.stride(dim);
+            }
+        }
+        let mut strides = Sequence::<usize>::new();
+        #[unroll]
+        for dim in comptime!(shape.dims_of(of_keys)) {
+            strides.push(tensor.stride(dim));
+        }
+        sources.push(RowSource { start, strides });
+    }
+    sources
+}
+
 /// Rows of a tile that is staged.
 const STAGED: usize = 64;
 
@@ -78,27 +110,8 @@ impl Staged {
         #[comptime] of_keys: bool,
         #[comptime] shape: AttentionShape,
     ) -> Staged {
-        let all = comptime!(shape.staged(of_keys));
-        let mut sources = Sequence::<RowSource>::new();
-        #[unroll]
-        for i in 0..comptime!(all.len()) {
-            let tensor = beside.tensors.index(comptime!(all[i]));
-            let mut start = 0usize;
-            #[unroll]
-            for dim in 0..comptime!(shape.outer) {
-                if comptime!(shape.beside[all[i]].dims[dim]) {
-                    let at = position(space, outer, 0u32, dim, comptime!(shape.clone()));
-                    start += at as usize * tensor.stride(dim);
-                }
-            }
-            let mut strides = Sequence::<usize>::new();
-            #[unroll]
-            for dim in comptime!(shape.dims_of(of_keys)) {
-                strides.push(tensor.stride(dim));
-            }
-            sources.push(RowSource { start, strides });
-        }
-        let pairs = comptime!((all.len() * STAGED).max(2));
+        let pairs = comptime!((shape.staged(of_keys).len() * STAGED).max(2));
+        let sources = staged_sources(beside, space, outer, of_keys, shape);
         Staged { pairs: Shared::<[Vector<f32, Two>]>::new_aligned_slice(pairs, 16usize), sources }
     }
 
@@ -112,6 +125,32 @@ impl Staged {
         #[comptime] of_keys: bool,
         #[comptime] shape: AttentionShape,
     ) {
+        self.load_from(&self.sources, beside, space, (buffer, first), of_keys, shape);
+    }
+
+    /// The same at an outer position of its own, as the first tile.
+    pub(super) fn load_at(
+        &self,
+        beside: &Beside,
+        space: &Space,
+        at: (u32, u32),
+        #[comptime] of_keys: bool,
+        #[comptime] shape: AttentionShape,
+    ) {
+        let sources = staged_sources(beside, space, at.0, of_keys, comptime!(shape.clone()));
+        self.load_from(&sources, beside, space, (0u32, at.1), of_keys, shape);
+    }
+
+    fn load_from(
+        &self,
+        sources: &Sequence<RowSource>,
+        beside: &Beside,
+        space: &Space,
+        at: (u32, u32),
+        #[comptime] of_keys: bool,
+        #[comptime] shape: AttentionShape,
+    ) {
+        let (buffer, first) = at;
         let all = comptime!(shape.staged(of_keys));
         let many = if comptime!(of_keys) { space.keys } else { space.rows };
         #[unroll]
@@ -120,7 +159,7 @@ impl Staged {
                 let row = first + UNIT_POS;
                 let is_there = comptime!(shape.whole) || row < many;
                 let row = select(is_there, row, 0u32);
-                let from = self.sources.index(i).at(space, row, of_keys, comptime!(shape.clone()));
+                let from = sources.index(i).at(space, row, of_keys, comptime!(shape.clone()));
                 let place =
                     (buffer * comptime!(all.len() as u32) + comptime!(i as u32)) * comptime!(STAGED as u32);
                 let to = shared_address(&self.pairs[0..1]) + (place + UNIT_POS) * 4u32;

@@ -62,11 +62,40 @@ impl<E: Float, N: Size> Pair<E, N> {
         #[comptime] of: PairShape,
         #[comptime] shape: AttentionShape,
     ) {
+        self.load_from(tensors, (&self.of_first, &self.of_second), space, at, of, shape);
+    }
+
+    /// The same at an outer position of its own, to the first of the tiles.
+    pub(super) fn load_at(
+        &self,
+        tensors: (&Tensor<Vector<E, N>>, &Tensor<Vector<E, N>>),
+        space: &Space,
+        at: (u32, u32),
+        #[comptime] of: PairShape,
+        #[comptime] shape: AttentionShape,
+    ) {
+        let (outer, row) = at;
+        let of_first =
+            RowSource::new(tensors.0, space, outer, comptime!(of.of_keys), comptime!(shape.clone()));
+        let of_second =
+            RowSource::new(tensors.1, space, outer, comptime!(of.of_keys), comptime!(shape.clone()));
+        self.load_from(tensors, (&of_first, &of_second), space, (0u32, row), of, shape);
+    }
+
+    fn load_from(
+        &self,
+        tensors: (&Tensor<Vector<E, N>>, &Tensor<Vector<E, N>>),
+        sources: (&RowSource, &RowSource),
+        space: &Space,
+        at: (u32, u32),
+        #[comptime] of: PairShape,
+        #[comptime] shape: AttentionShape,
+    ) {
         let ((wide, other), of_keys) = comptime!((of.tiles(&shape), of.of_keys));
         let (buffer, row) = at;
         let own = comptime!(shape.clone());
-        load(tensors.0, &self.of_first, &self.first, buffer, row, space, own, wide, of_keys);
-        load(tensors.1, &self.of_second, &self.second, buffer, row, space, shape, other, of_keys);
+        load(tensors.0, sources.0, &self.first, buffer, row, space, own, wide, of_keys);
+        load(tensors.1, sources.1, &self.second, buffer, row, space, shape, other, of_keys);
     }
 }
 

@@ -67,6 +67,11 @@ impl RingSearch<'_> {
         if !gradient && (parts.len() != 3 || !parts.contains(&AttentionPart::Max)) {
             return Err("finds its greatest scores in a pass of their own".to_string().into());
         }
+        let of_keys =
+            |(part, o): (&AttentionPart, &Operand)| *part == AttentionPart::Bias && o.dims.contains(&key);
+        if parts.iter().zip(&step.writes).any(of_keys) {
+            return Err("has a bias with a gradient of its own for each of its keys".to_string().into());
+        }
         let queries = self.uses.plan.buffer(step.reads[0].buf);
         if let Some(a) = axes.iter().find(|a| !queries.is_split_over(**a)) {
             return Err(format!(

@@ -115,6 +115,13 @@ impl Lower<'_> {
         if let Some(dim) = space.outer().iter().find(|d| !everywhere(d)) {
             return Ok(Err(NoAttentionKernel::Outer(self.context.plan.dims.name(*dim).into())));
         }
+        if let Some(bias) = spec.bias.as_ref().filter(|_| parts.contains(&AttentionPart::Bias)) {
+            let bias = &reads[at.extras + bias.extra];
+            let mut summed = space.rows().iter().chain([&spec.key]).filter(|d| bias.at(**d).is_none());
+            if let Some(dim) = summed.next() {
+                return Ok(Err(NoAttentionKernel::Bias(self.context.plan.dims.name(*dim).into())));
+            }
+        }
         let elements = |dims: &[Dim]| Self::sizes(dims, &reads.iter().collect::<Vec<_>>()).iter().product();
         let values = values.map_or(0, |_| elements(&spec.values));
         let sizes = AttentionFactors { half: reads[0].dtype, width: elements(&spec.width), values };
@@ -181,13 +188,13 @@ impl Lower<'_> {
         writes: &[Local],
     ) {
         let own = |part: &AttentionPart| match part {
-            AttentionPart::Max | AttentionPart::Sum => vec![],
+            AttentionPart::Max | AttentionPart::Sum | AttentionPart::Bias => vec![],
             AttentionPart::Query | AttentionPart::Key => spec.width.clone(),
             AttentionPart::Values | AttentionPart::Result | AttentionPart::Value => spec.values.clone(),
         };
         // The kernel writes one dtype; results of other dtypes are rounded from it.
         let mut types =
-            parts.iter().zip(writes).filter(|(part, _)| !part.is_of_query()).map(|(_, out)| out.dtype);
+            parts.iter().zip(writes).filter(|(part, _)| part.has_own_dims()).map(|(_, out)| out.dtype);
         let one = types.next().filter(|first| types.all(|other| other == *first)).unwrap_or(DType::F32);
         let mut outs = vec![];
         for (part, out) in parts.iter().zip(writes) {
@@ -195,7 +202,7 @@ impl Lower<'_> {
             let mut shape = Self::sizes(&dims, &[out]);
             // A tensor without a dim of its own has an extent of 1 there.
             shape.push(Self::sizes(&own(part), &[out]).iter().product());
-            let dtype = if part.is_of_query() { BurnType::F32 } else { stored_as(one) };
+            let dtype = if part.has_own_dims() { stored_as(one) } else { BurnType::F32 };
             outs.push((shape.clone(), dtype));
             call.outputs.push(AttentionOutput { dims: places(space, &dims), shape });
         }

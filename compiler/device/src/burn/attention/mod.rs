@@ -14,7 +14,7 @@ use crate::lowering::local::Local;
 use crate::lowering::ops::Reduce;
 use crate::stored::{extents, is_half, stored_as};
 use burn_ir::FloatOperationIr as FloatOp;
-use meshwright_plan::{AttentionOperands, AttentionPart, AttentionSpec, DType, Dim, Step};
+use meshwright_plan::{AttentionOperands, AttentionPart, AttentionSpec, Computed, DType, Dim, Step};
 use std::ops::Range;
 
 /// An attention on one device.
@@ -308,7 +308,7 @@ impl Lower<'_> {
         let e = self.graph.float(FloatOp::Exp, shifted);
         let scale = self.beside_scores(s, scale);
         let weights = self.graph.mul(e, scale);
-        let mut back = None;
+        let (mut through, mut back) = (None, None);
         if let (Some(values), Some(delta)) = (s.whole.at.values, s.whole.at.delta) {
             let (v, dy) = (&s.reads[values], &s.reads[cotangent]);
             let dy_val = self.tile_of(s, cotangent).val;
@@ -317,13 +317,17 @@ impl Lower<'_> {
             let by_softmax = self.weighed(s, by_weight)?;
             let delta = self.beside_scores(s, delta);
             let inner = self.graph.sub(by_softmax, delta);
-            let loads = [&[product], s.loads.as_slice()].concat();
-            let slope = self.expression(&s.whole.spec.slope, &loads, &s.space)?;
-            let through = self.graph.mul(weights, inner);
-            back = Some(self.graph.mul(through, slope));
+            let of_scores = self.graph.mul(weights, inner);
+            through = Some(of_scores);
+            back = Some(self.times_slope(s, of_scores, product, &s.whole.spec.slope)?);
         }
         let mut made = vec![];
         for (part, out) in s.whole.parts.iter().zip(&s.writes) {
+            if let (AttentionPart::Bias, Some(through), Some(bias)) = (part, through, &s.whole.spec.bias) {
+                let of_scores = self.times_slope(s, through, product, &bias.slope)?;
+                made.push(self.summed_to(s, of_scores, out));
+                continue;
+            }
             let (of_scores, other) = match (part, back) {
                 (AttentionPart::Query, Some(back)) => (back, 1),
                 (AttentionPart::Key, Some(back)) => (back, 0),
@@ -334,5 +338,30 @@ impl Lower<'_> {
             made.push(Named { val, dims: out.dims.clone() });
         }
         Ok(made)
+    }
+
+    /// The gradient of scores times a derivative of these.
+    fn times_slope(
+        &mut self,
+        s: &Scores<'_>,
+        of_scores: Val,
+        product: Val,
+        slope: &Computed,
+    ) -> Result<Val, LoweringError> {
+        let loads = [&[product], s.loads.as_slice()].concat();
+        let slope = self.expression(slope, &loads, &s.space)?;
+        Ok(self.graph.mul(of_scores, slope))
+    }
+
+    /// A value with all dims of the scores, summed over those that a result lacks.
+    fn summed_to(&mut self, s: &Scores<'_>, mut val: Val, out: &Local) -> Named {
+        let (lacking, kept): (Vec<usize>, Vec<usize>) =
+            (0..s.space.dims.len()).partition(|i| out.at(s.space.dims[*i]).is_none());
+        for axis in lacking {
+            val = self.graph.reduce(Reduce::Sum, val, axis);
+        }
+        let shape: Vec<usize> = kept.iter().map(|i| s.space.shape[*i]).collect();
+        let dims = kept.iter().map(|i| s.space.dims[*i]).collect();
+        Named { val: self.graph.reshape(val, &extents(&shape)), dims }
     }
 }

@@ -55,6 +55,8 @@ pub struct AttentionCall {
     pub score: ScalarProgram,
     /// Derivative of `score` by the dot product; none if the step computes no gradients.
     pub slope: Option<ScalarProgram>,
+    /// Derivative of `score` by the bias; none if the step does not compute its gradient.
+    pub bias: Option<ScalarProgram>,
     /// Factor of each weight, such as that of dropout; none if all factors are 1.
     pub weight: Option<ScalarProgram>,
     /// Number of extra operands of the functions.
@@ -89,11 +91,11 @@ impl KernelCall for AttentionDraws {
 impl KernelCall for AttentionCall {
     const NAME: &'static str = "attention";
 
-    /// One for the gradient of queries, one for those of keys and values.
+    /// One for the gradient of queries, one for those of keys and values, one for that of the bias.
     fn starts(&self) -> u64 {
         let has = |part| u64::from(self.parts.contains(&part));
         let keys = has(AttentionPart::Key).max(has(AttentionPart::Value));
-        (has(AttentionPart::Query) + keys).max(1)
+        (has(AttentionPart::Query) + keys + has(AttentionPart::Bias)).max(1)
     }
 }
 
@@ -157,7 +159,10 @@ impl AttentionCall {
         let outer = space.outer().len();
         let of = |sizes: &[usize]| sizes.iter().product::<usize>();
         let (keys, rows) = (sizes[sizes.len() - 1], of(&sizes[outer..sizes.len() - 1]));
-        let counted = [keys, rows, of(&sizes[..outer]) * rows.max(keys).div_ceil(DECIDED)];
+        let of_bias = spec.bias.as_ref().filter(|_| parts.contains(&AttentionPart::Bias));
+        let tiles = |n: usize| n.div_ceil(DECIDED);
+        let all = of(&sizes[..outer]) * tiles(rows.max(keys));
+        let counted = [keys, rows, if of_bias.is_some() { all * tiles(rows.min(keys)) } else { all }];
         if let Some(most) = counted.into_iter().find(|n| *n >= 1 << 31) {
             return Err(NoAttentionKernel::Positions(most));
         }
@@ -175,6 +180,7 @@ impl AttentionCall {
             values: factors.values,
             score: program(&spec.score)?,
             slope: if gradient { Some(program(&spec.slope)?) } else { None },
+            bias: of_bias.map(|bias| program(&bias.slope)).transpose()?,
             weight: spec.weight.as_ref().map(program).transpose()?,
             extras: spec.extras,
             draws,
@@ -203,6 +209,7 @@ impl AttentionCall {
             values: 0,
             score: ScalarProgram::default(),
             slope: None,
+            bias: None,
             weight: None,
             extras: 0,
             continues: false,

@@ -91,26 +91,31 @@ impl Body {
         Body { result: BodyRef::Node(nodes.len().saturating_sub(1)), nodes }
     }
 
-    /// The derivative of the result by the root, element by element, as a value of a graph.
-    pub fn slope(&self, g: &mut Graph, root: Id, extras: &[Id]) -> Id {
-        let dtype = g.ty(root).dtype;
+    /// The derivative of the result by the root or an extra operand, element by element, as a value of a graph. An extra operand must have all
+    /// dims of the root: otherwise its derivative is a sum.
+    pub fn slope(&self, g: &mut Graph, root: Id, extras: &[Id], by: BodyRef) -> Id {
+        let of = match by {
+            BodyRef::Extra(i) => extras[i],
+            _ => root,
+        };
+        let dtype = g.ty(of).dtype;
         let first = g.nodes.len() as u32;
         let result = self.replay(g, root, extras);
         let last = g.nodes.len() as u32;
-        let mut depends: SortedMap<Id, bool> = SortedMap::from([(root, true)]);
+        let mut depends: SortedMap<Id, bool> = SortedMap::from([(of, true)]);
         for id in (first..last).map(Id) {
             let any = g.node(id).inputs.iter().any(|x| depends.get(x) == Some(&true));
             depends.insert(id, any);
         }
-        let on_root = |x: &Id| depends.get(x) == Some(&true);
+        let depends_on_it = |x: &Id| depends.get(x) == Some(&true);
         let one = g.constant(1.0, dtype);
         let mut parts: SortedMap<Id, Vec<Id>> = SortedMap::from([(result, vec![one])]);
-        for id in (first..last).rev().map(Id).filter(|id| on_root(id)) {
+        for id in (first..last).rev().map(Id).filter(|id| depends_on_it(id)) {
             let Some(all) = parts.remove(&id) else { continue };
             let dy = g.sum_of(&all);
             let node = g.node(id).clone();
             let need: Vec<bool> =
-                node.inputs.iter().map(|x| on_root(x) && g.ty(*x).dtype.is_float()).collect();
+                node.inputs.iter().map(|x| depends_on_it(x) && g.ty(*x).dtype.is_float()).collect();
             // Element-wise ops keep nothing but operands and result.
             let given = node.op.vjp(g, &node.inputs, id, dy, &need);
             for ((x, part), need) in node.inputs.iter().zip(given).zip(need) {
@@ -119,7 +124,7 @@ impl Body {
                 }
             }
         }
-        match parts.remove(&root) {
+        match parts.remove(&of) {
             Some(all) => g.sum_of(&all),
             None => g.constant(0.0, dtype),
         }

@@ -18,7 +18,9 @@ pub(crate) use samples::FAMILY;
 
 use crate::{Emit, ExpandWhen, F64Tensor, Graph, Id, Linear, Op, OpError, Precision, Roles, Type};
 use body::{computed, evaluated, leaves};
-use meshwright_plan::{AttentionPart, AttentionSpec, DType, Dim, Dims, Monoid, Prim};
+use meshwright_plan::{
+    AttentionBias, AttentionPart, AttentionSpec, Computed, DType, Dim, Dims, Drawn, Monoid, Prim,
+};
 use std::sync::Arc;
 
 /// An attention: its dims, and the functions around the softmax.
@@ -40,6 +42,8 @@ pub struct AttentionForm {
     pub dtype: DType,
     /// Dtypes of the extra operands.
     pub extras: Vec<DType>,
+    /// The extra operand that has a gradient of its own, such as learned relative positions.
+    pub bias: Option<usize>,
 }
 
 /// Attention: `(queries, keys, values, extras…)`.
@@ -97,6 +101,36 @@ impl AttentionForm {
         (g.unary(&super::EXP, shifted), product)
     }
 
+    /// The gradient of what scores are computed from, from the operands of a gradient.
+    fn score_gradient(&self, g: &mut Graph, x: &[Id], extras: &[Id], by: BodyRef) -> Option<Id> {
+        let [q, k, max, v, scale, delta, dy] = *x.first_chunk()?;
+        let (e, product) = self.exponentials(g, [q, k], max, extras);
+        let p = g.product(&[e, scale]);
+        let by_weight = g.contract_to(&[dy, v], &self.space);
+        let by_softmax = self.weight.replay(g, by_weight, extras);
+        let minus = g.unary(&super::NEG, delta);
+        let inner = g.sum_of(&[by_softmax, minus]);
+        let slope = self.score.slope(g, product, extras, by);
+        Some(g.product(&[p, inner, slope]))
+    }
+
+    /// The derivative of a score by the bias, element by element.
+    fn slope_by_bias(
+        &self,
+        table: &Dims,
+        (root, extras): (&Type, &[Type]),
+        bias: usize,
+        draws: &mut Vec<Drawn>,
+    ) -> Option<Computed> {
+        let mut extras = extras.to_vec();
+        // With all dims, so that no derivative on the way is a sum.
+        extras[bias].dims.clone_from(&self.space);
+        let (mut g, x, more) = leaves(table, root, &extras);
+        let loads: Vec<Id> = [&[x], more.as_slice()].concat();
+        let value = self.score.slope(&mut g, x, &more, BodyRef::Extra(bias));
+        computed(&g, value, &loads, &self.space, draws)
+    }
+
     fn spec(&self, table: &Dims, dtype: DType, extras: &[Type]) -> AttentionSpec {
         match self.described(table, dtype, extras) {
             Some(spec) => spec,
@@ -112,8 +146,15 @@ impl AttentionForm {
         let loads: Vec<Id> = [&[x], more.as_slice()].concat();
         let value = self.score.replay(&mut g, x, &more);
         let score = computed(&g, value, &loads, &self.space, &mut draws)?;
-        let value = self.score.slope(&mut g, x, &more);
+        let value = self.score.slope(&mut g, x, &more, BodyRef::Root);
         let slope = computed(&g, value, &loads, &self.space, &mut draws)?;
+        let bias = match self.bias {
+            Some(extra) => {
+                let slope = self.slope_by_bias(table, (&root, extras), extra, &mut draws)?;
+                Some(AttentionBias { extra, slope })
+            }
+            None => None,
+        };
         let weight = match self.weight.is_identity() {
             true => None,
             false => {
@@ -135,6 +176,7 @@ impl AttentionForm {
             space: self.space.clone(),
             score,
             slope,
+            bias,
             weight,
             extras: extras.len(),
             draws,
@@ -202,12 +244,13 @@ impl Op for Attention {
         let of_scores = [&[q, k, max, v, scale, delta, dy], extras].concat();
         let of_values = [&[q, k, max, scale, dy], extras].concat();
         let of = [
-            (AttentionPart::Query, &of_scores),
-            (AttentionPart::Key, &of_scores),
-            (AttentionPart::Value, &of_values),
+            (0, AttentionPart::Query, &of_scores),
+            (1, AttentionPart::Key, &of_scores),
+            (2, AttentionPart::Value, &of_values),
         ];
+        let bias = self.0.bias.map(|i| (3 + i, AttentionPart::Bias, &of_scores));
         let mut out: Vec<Option<Id>> = vec![None; need.len()];
-        for (i, (of, inputs)) in of.into_iter().enumerate().filter(|(i, _)| need[*i]) {
+        for (i, of, inputs) in of.into_iter().chain(bias).filter(|(i, ..)| need[*i]) {
             let dims = g.ty(x[i]).dims.clone();
             out[i] = Some(g.op(AttentionGrad { form: self.0.clone(), of, dims }, inputs));
         }
@@ -388,7 +431,8 @@ impl Op for AttentionGrad {
     }
 
     fn precision(&self, _: &[&Type], _: &Type) -> Precision {
-        Precision::Rounded
+        // A bias is a parameter, or is made of one: its terms are added in full, however they are split.
+        if self.of == AttentionPart::Bias { Precision::Inside } else { Precision::Rounded }
     }
 
     fn vjp(&self, _: &mut Graph, x: &[Id], _: Id, _: Id, _: &[bool]) -> Vec<Option<Id>> {
@@ -409,17 +453,20 @@ impl Op for AttentionGrad {
             let weight = form.weight.replay(g, p, extras);
             return Some(g.contract_to(&[weight, dy], &self.dims));
         }
-        let ([q, k, max, v, scale, delta, dy], extras) = (*x.first_chunk()?, &x[7..]);
-        let (e, product) = form.exponentials(g, [q, k], max, extras);
-        let p = g.product(&[e, scale]);
-        let by_weight = g.contract_to(&[dy, v], &form.space);
-        let by_softmax = form.weight.replay(g, by_weight, extras);
-        let minus = g.unary(&super::NEG, delta);
-        let inner = g.sum_of(&[by_softmax, minus]);
-        let slope = form.score.slope(g, product, extras);
-        let other = if self.of == AttentionPart::Query { k } else { q };
-        let by_product = g.product(&[p, inner, slope]);
-        Some(g.contract_to(&[by_product, other], &self.dims))
+        let ([q, k, ..], extras) = (*x.first_chunk::<7>()?, &x[7..]);
+        let factors = match (self.of, form.bias) {
+            (AttentionPart::Bias, Some(i)) => {
+                let mut extras = extras.to_vec();
+                // With all dims, so that no derivative on the way is a sum.
+                extras[i] = g.expanded(extras[i], &form.space);
+                vec![form.score_gradient(g, x, &extras, BodyRef::Extra(i))?]
+            }
+            (of, _) => {
+                let other = if of == AttentionPart::Query { k } else { q };
+                vec![form.score_gradient(g, x, extras, BodyRef::Root)?, other]
+            }
+        };
+        Some(g.op(crate::Contract { out: self.dims.clone() }, &factors))
     }
 
     fn lower(&self, e: &mut dyn Emit) {

@@ -90,13 +90,22 @@ impl Recognizer {
         }
         let last = path.last().copied().unwrap_or(softmax);
         let scope = g.node(at).scope;
-        let mut search =
-            AttentionSearch { recognizer: self, g, key, scope, product: None, extras: Vec::new() };
+        let mut search = AttentionSearch {
+            recognizer: self,
+            g,
+            key,
+            scope,
+            product: None,
+            by_product: SortedSet::new(),
+            extras: Vec::new(),
+            bias: None,
+            of_weights: false,
+        };
         let (score, ScoreProduct { at: product, q, k, space }, width) =
             search.score(g.node(softmax).inputs[0])?;
         let weight = search.weight(softmax, &path)?;
         let (values, weight) = search.values(at, last, weight)?;
-        let AttentionSearch { extras, .. } = search;
+        let AttentionSearch { extras, bias, .. } = search;
         let out = g.ty(at).dims.clone();
         let rows = |d: &Dim| space.contains(d) && *d != key;
         let of_values = g.ty(values).dims.clone();
@@ -120,6 +129,7 @@ impl Recognizer {
             out,
             dtype: g.ty(product).dtype,
             extras: dtypes,
+            bias,
         };
         let types: Vec<crate::Type> = extras.iter().map(|x| g.ty(*x).clone()).collect();
         if form.described(&g.dims, g.ty(q).dtype, &types).is_none() {
@@ -165,7 +175,13 @@ struct AttentionSearch<'a> {
     /// The loop in whose body the attention would be.
     scope: Option<RepeatId>,
     product: Option<ScoreProduct>,
+    /// The product, and what of the scores is computed from it.
+    by_product: SortedSet<Id>,
     extras: Vec<Id>,
+    /// The extra operand that has a gradient of its own.
+    bias: Option<usize>,
+    /// Whether the function between softmax and sum is searched, or else that of the scores.
+    of_weights: bool,
 }
 
 impl AttentionSearch<'_> {
@@ -202,7 +218,7 @@ impl AttentionSearch<'_> {
     }
 
     /// The only product of queries and keys that scores are an element-wise expression of.
-    fn find_product(&self, score: Id) -> Result<ScoreProduct, AttentionMiss> {
+    fn find_product(&mut self, score: Id) -> Result<ScoreProduct, AttentionMiss> {
         let (mut todo, mut seen, mut found) = (vec![score], SortedSet::new(), SortedSet::new());
         while let Some(id) = todo.pop() {
             if !seen.insert(id) || !self.g.ty(id).has(self.key) {
@@ -219,6 +235,13 @@ impl AttentionSearch<'_> {
             [] => return self.miss("its scores hold no product of queries and keys"),
             _ => return self.miss("its scores hold more than one product"),
         };
+        // Operands come before what is computed from them.
+        for id in seen {
+            let of_it = self.g.node(id).inputs.iter().any(|x| self.by_product.contains(x));
+            if id == at || of_it {
+                self.by_product.insert(id);
+            }
+        }
         let node = self.g.node(at);
         let factors = self.factors(at).1;
         let [a, b] = factors[..] else {
@@ -245,11 +268,17 @@ impl AttentionSearch<'_> {
         if let Some(known) = made.known.get(&id) {
             return Ok(*known);
         }
+        if self.of_weights && self.by_product.contains(&id) {
+            return self.miss("its weights are made of its scores beside the softmax too");
+        }
         let product = self.product.clone();
         if let Some(p) = product.as_ref().filter(|p| p.at == id) {
             let found = self.scaled(BodyRef::Root, &self.factors(id).0, &p.space, made)?;
             made.known.insert(id, found);
             return Ok(found);
+        }
+        if self.recognizer.needs[id] && !self.by_product.contains(&id) {
+            return self.trained(id);
         }
         let node = self.g.node(id);
         let of_queries =
@@ -269,13 +298,29 @@ impl AttentionSearch<'_> {
             made.known.insert(id, at);
             return Ok(at);
         }
-        if self.recognizer.needs[id] {
-            return self.miss(format!("`{}` in its scores has a gradient of its own", self.g.path(id)));
-        }
-        let at = self.extras.iter().position(|x| *x == id).unwrap_or_else(|| {
+        Ok(BodyRef::Extra(self.extra(id)))
+    }
+
+    /// The position of a value among the extra operands.
+    fn extra(&mut self, id: Id) -> usize {
+        self.extras.iter().position(|x| *x == id).unwrap_or_else(|| {
             self.extras.push(id);
             self.extras.len() - 1
-        });
+        })
+    }
+
+    /// A value that has a gradient of its own: the bias, if there is no other. It is stored, whatever it is made of.
+    fn trained(&mut self, id: Id) -> Result<BodyRef, AttentionMiss> {
+        let path = self.g.path(id);
+        if self.of_weights {
+            return self.miss(format!("`{path}` in its weights has a gradient of its own"));
+        }
+        let at = self.extra(id);
+        if let Some(known) = self.bias.filter(|known| *known != at) {
+            let other = self.g.path(self.extras[known]);
+            return self.miss(format!("`{other}` and `{path}` in its scores have gradients of their own"));
+        }
+        self.bias = Some(at);
         Ok(BodyRef::Extra(at))
     }
 
@@ -300,6 +345,7 @@ impl AttentionSearch<'_> {
 
     /// The function between softmax and sum, which must be linear.
     fn weight(&mut self, softmax: Id, path: &[Id]) -> Result<BodyBuilder, AttentionMiss> {
+        self.of_weights = true;
         let mut made = BodyBuilder { last: BodyRef::Root, ..BodyBuilder::default() };
         made.known.insert(softmax, BodyRef::Root);
         let mut before = softmax;

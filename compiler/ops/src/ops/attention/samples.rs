@@ -20,10 +20,24 @@ fn sample(
     inputs: Vec<crate::family::SampleInput>,
     equations: impl Fn(&mut Graph, &[Id], Dim) -> Id + Send + Sync + 'static,
 ) -> Sample {
+    trained(label, inputs, None, equations)
+}
+
+/// The same where an input, a bias, has a gradient of its own.
+fn trained(
+    label: &'static str,
+    inputs: Vec<crate::family::SampleInput>,
+    bias: Option<usize>,
+    equations: impl Fn(&mut Graph, &[Id], Dim) -> Id + Send + Sync + 'static,
+) -> Sample {
     Sample::new(label, inputs, move |g, x| {
         let Some(key) = g.dims.find("key") else { panic!("a sample without keys") };
         let y = equations(g, x, key);
-        let needs = g.nodes.table(false);
+        let mut needs = g.nodes.table(false);
+        for id in g.ids() {
+            let is_bias = bias.is_some_and(|i| x[i] == id);
+            needs[id] = is_bias || g.node(id).inputs.iter().any(|x| needs[*x]);
+        }
         let roots = [y];
         let found = Recognizer::new(g, &roots, needs).run(g);
         assert!(found.iter().all(|f| f.1.is_ok()) && found.len() == 1, "{label}: not recognized: {found:?}");
@@ -43,29 +57,58 @@ impl Sample {
     }
 }
 
-/// The gradient of an operand of an attention with a mask; the last input is the cotangent.
+impl Sample {
+    /// The gradient of an operand, by the cotangent that is the last of its inputs.
+    fn gradient_of(self, of: usize) -> Sample {
+        let last = self.inputs.len() - 1;
+        self.then(move |g, inputs, y| {
+            let node = g.node(y).clone();
+            let need: Vec<bool> = (0..node.inputs.len()).map(|i| i == of).collect();
+            let residuals = node.op.residuals(g, &node.inputs);
+            let x = [node.inputs, residuals].concat();
+            node.op.vjp(g, &x, y, inputs[last], &need).swap_remove(of)
+        })
+    }
+}
+
+/// The gradient of an operand of an attention with a mask.
 fn gradient(label: &'static str, of: usize) -> Sample {
     let (b, q, k, w) = (("b", 2), ("q", 5), ("key", 7), ("w", 3));
     let v = ("v", 4);
     let inputs = vec![float(&[b, q, w]), float(&[b, k, w]), float(&[b, k, v]), float(&[b, q, v])];
-    sample(label, inputs, causal).then(move |g, inputs, y| {
-        let node = g.node(y).clone();
-        let need: Vec<bool> = (0..node.inputs.len()).map(|i| i == of).collect();
-        let residuals = node.op.residuals(g, &node.inputs);
-        let x = [node.inputs, residuals].concat();
-        node.op.vjp(g, &x, y, inputs[3], &need).swap_remove(of)
+    sample(label, inputs, causal).gradient_of(of)
+}
+
+/// The gradient of a bias with some of the dims of the scores. These are capped, so that what all keys have in common counts too, and masked.
+fn of_bias(label: &'static str, dims: &[(&'static str, usize)]) -> Sample {
+    let (b, q, k, w, v) = (("b", 2), ("q", 5), ("key", 7), ("w", 3), ("v", 4));
+    let inputs =
+        vec![float(&[b, q, w]), float(&[b, k, w]), float(&[b, k, v]), float(dims), float(&[b, q, v])];
+    trained(label, inputs, Some(3), |g, x, key| {
+        let s = score(g, x[0], x[1], 0.5);
+        let s = g.sum_of(&[s, x[3]]);
+        let s = g.unary(&crate::TANH, s);
+        let query = g.ty(x[0]).dims[1];
+        let s = seen(g, s, query, key);
+        weighted(g, s, x[2], key)
     })
+    .gradient_of(3)
 }
 
 /// Attention of queries, keys and values in which a position sees those up to itself.
 fn causal(g: &mut Graph, x: &[Id], key: Dim) -> Id {
     let s = score(g, x[0], x[1], 0.5);
     let query = g.ty(x[0]).dims[1];
+    let s = seen(g, s, query, key);
+    weighted(g, s, x[2], key)
+}
+
+/// Scores without those of later positions.
+fn seen(g: &mut Graph, score: Id, query: Dim, key: Dim) -> Id {
     let (i, j) = (g.index(query), g.index(key));
     let seen = g.binary("<=", j, i);
-    let none = g.constant(-1e9, g.ty(s).dtype);
-    let s = g.choose(seen, s, none);
-    weighted(g, s, x[2], key)
+    let none = g.constant(-1e9, g.ty(score).dtype);
+    g.choose(seen, score, none)
 }
 
 /// `sum[key](softmax[key](score) * v)`, kept to the dims `out`.
@@ -116,6 +159,20 @@ fn samples() -> Vec<Sample> {
         gradient("of queries", 0),
         gradient("of keys", 1),
         gradient("of values", 2),
+        of_bias("of a bias", &[q, k]),
+        of_bias("of a bias of queries", &[b, q]),
+        of_bias("of a bias of keys", &[k]),
+        trained(
+            "of a temperature",
+            [three(), vec![float(&[]), float(&[b, q, v])]].concat(),
+            Some(3),
+            |g, x, key| {
+                let s = score(g, x[0], x[1], 1.0);
+                let s = g.product(&[s, x[3]]);
+                weighted(g, s, x[2], key)
+            },
+        )
+        .gradient_of(3),
         sample("with dropout", three(), |g, x, key| {
             let s = score(g, x[0], x[1], 0.5);
             let p = g.op(crate::Softmax { dim: key, log: false }, &[s]);

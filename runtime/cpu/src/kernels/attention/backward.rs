@@ -1,4 +1,4 @@
-//! The gradients of queries, keys and values: weights are computed again from the scores, tile by tile.
+//! The gradients of queries, keys, values and a bias: weights are computed again from the scores, tile by tile.
 
 use super::super::matrix::{Matrix, product};
 use super::super::{KernelError, Slice, par};
@@ -9,12 +9,17 @@ use meshwright_exec::backend::RngState;
 use meshwright_plan::AttentionPart;
 use rayon::prelude::*;
 
+/// Tasks at least, where the gradient of a bias is a sum over positions of the outer dims: these are taken in so many parts, whatever the
+/// number of threads, so that the order of the sum is one.
+const TASKS: usize = 16;
+
 /// Buffers of a task.
 struct BackwardScratch<T> {
     /// Weights, and what flows back to the scores.
     weights: Vec<T>,
     back: Vec<T>,
     slopes: Vec<T>,
+    bias_slopes: Vec<T>,
     factors: Vec<T>,
     drawn: Vec<Vec<u8>>,
     q: Vec<T>,
@@ -37,6 +42,7 @@ impl<T> Default for BackwardScratch<T> {
             weights: vec![],
             back: vec![],
             slopes: vec![],
+            bias_slopes: vec![],
             factors: vec![],
             drawn: vec![],
             q: vec![],
@@ -61,24 +67,43 @@ pub(super) fn run<T: TileElement>(
     outs: &[SharedOut<T>],
     rng: RngState,
 ) -> Result<(), KernelError> {
-    let tasks = kernel.outer_count(&|shared| shared);
-    let each = kernel.outer_count(&|shared| !shared);
+    let bias = kernel.gives(AttentionPart::Bias);
+    let lacks = |i: usize| bias.is_some_and(|write| kernel.plan.writes[write].outer[i] == 0);
+    let apart = |i: usize| kernel.is_shared(i) && !lacks(i);
+    let summed = |i: usize| kernel.is_shared(i) && lacks(i);
+    let alike = |i: usize| !kernel.is_shared(i);
+    let [places, terms, each] =
+        [&apart as &dyn Fn(usize) -> bool, &summed, &alike].map(|of| kernel.outer_count(of));
+    let parts = TASKS.div_ceil(places.max(1)).min(terms).max(1);
+    // The first part is added to the result itself.
+    let mut sums: Vec<Vec<T>> =
+        bias.iter().flat_map(|write| (1..parts).map(|_| vec![T::default(); outs[*write].len()])).collect();
+    let of_parts: Vec<SharedOut<T>> = sums.iter_mut().map(|x| SharedOut::new(x)).collect();
     let task = |s: &mut BackwardScratch<T>, task: usize| {
         let mut at = vec![0; kernel.plan.outer.len()];
-        kernel.outer_at(task, &|shared| shared, &mut at);
-        (0..each).try_for_each(|i| {
-            kernel.outer_at(i, &|shared| !shared, &mut at);
-            kernel.backward(reads, outs, rng, &at, s)
+        let (place, part) = (task / parts, task % parts);
+        kernel.outer_at(place, &apart, &mut at);
+        let of_bias = bias.map(|write| if part == 0 { &outs[write] } else { &of_parts[part - 1] });
+        (part * terms / parts..(part + 1) * terms / parts).try_for_each(|term| {
+            kernel.outer_at(term, &summed, &mut at);
+            (0..each).try_for_each(|i| {
+                kernel.outer_at(i, &alike, &mut at);
+                kernel.backward(reads, (outs, of_bias), rng, &at, s)
+            })
         })
     };
     let rows: usize = kernel.plan.rows.iter().product();
-    let pairs = tasks.saturating_mul(each).saturating_mul(rows).saturating_mul(kernel.plan.keys);
+    let pairs = [places, terms, each, rows, kernel.plan.keys].into_iter().fold(1, usize::saturating_mul);
     if par::worth(pairs.saturating_mul(kernel.reads[0][1].len().max(1))) {
-        (0..tasks).into_par_iter().try_for_each_init(BackwardScratch::default, task)
+        (0..places * parts).into_par_iter().try_for_each_init(BackwardScratch::default, task)?;
     } else {
         let mut s = BackwardScratch::default();
-        (0..tasks).try_for_each(|i| task(&mut s, i))
+        (0..places * parts).try_for_each(|i| task(&mut s, i))?;
     }
+    if let Some(write) = bias {
+        sums.iter().for_each(|x| outs[write].add_all(x));
+    }
+    Ok(())
 }
 
 impl AttentionKernel {
@@ -90,7 +115,7 @@ impl AttentionKernel {
     fn backward<T: TileElement>(
         &self,
         reads: &[Slice<'_>],
-        outs: &[SharedOut<T>],
+        (outs, of_bias): (&[SharedOut<T>], Option<&SharedOut<T>>),
         rng: RngState,
         outer: &[usize],
         s: &mut BackwardScratch<T>,
@@ -107,7 +132,7 @@ impl AttentionKernel {
             s.of_values.clear();
             s.of_values.resize(keys.1 * values, T::default());
             for rows in &self.tiles {
-                self.backward_tile(&TileAt { kernel: self, reads, rng, outer, rows, keys }, s)?;
+                self.backward_tile(&TileAt { kernel: self, reads, rng, outer, rows, keys }, of_bias, s)?;
             }
             for (part, x) in [(AttentionPart::Key, &s.of_keys), (AttentionPart::Value, &s.of_values)] {
                 let Some(write) = self.gives(part) else { continue };
@@ -131,6 +156,7 @@ impl AttentionKernel {
     fn backward_tile<T: TileElement>(
         &self,
         tile: &TileAt<'_>,
+        of_bias: Option<&SharedOut<T>>,
         s: &mut BackwardScratch<T>,
     ) -> Result<(), KernelError> {
         let (Some(max), Some(scales), Some(cotangent)) =
@@ -163,6 +189,11 @@ impl AttentionKernel {
             s.slopes.extend_from_slice(&s.weights);
             tile.map(slope, &mut s.slopes, &s.drawn)?;
         }
+        if let Some(maps) = &self.bias_slope {
+            s.bias_slopes.clear();
+            s.bias_slopes.extend_from_slice(&s.weights);
+            tile.map(tile.of(maps), &mut s.bias_slopes, &s.drawn)?;
+        }
         tile.map(tile.of(&self.score), &mut s.weights, &s.drawn)?;
         s.sums.resize(n, T::default());
         shifted(self.level, &mut s.weights, count, &s.max, &mut s.sums);
@@ -174,9 +205,16 @@ impl AttentionKernel {
             product(&mut s.back, [n, count, values], dy, v.transposed(), false, false);
             tile.weigh(&mut s.back, &mut s.factors, &s.drawn)?;
             through_softmax(self.level, &mut s.back, &s.weights, count, &s.delta);
+            if let (Some(out), Some(_)) = (of_bias, &self.bias_slope) {
+                multiply(self.level, &mut s.bias_slopes, &s.back);
+                self.add_to_bias(tile, out, &s.bias_slopes);
+            }
             match slope {
                 TileMap::Number(f) => scale(self.level, &mut s.back, T::number(*f)),
                 _ => multiply(self.level, &mut s.back, &s.slopes),
+            }
+            if let (Some(out), None) = (of_bias, &self.bias_slope) {
+                self.add_to_bias(tile, out, &s.back);
             }
             let back = Matrix { data: &s.back, row: count, column: 1 };
             if self.gives(AttentionPart::Query).is_some() {
@@ -193,5 +231,17 @@ impl AttentionKernel {
             product(&mut s.of_values, [count, values, n], p.transposed(), dy, true, false);
         }
         Ok(())
+    }
+    /// Adds a tile of the gradient of scores to that of the bias.
+    fn add_to_bias<T: TileElement>(&self, tile: &TileAt<'_>, out: &SharedOut<T>, x: &[T]) {
+        let Some(write) = self.gives(AttentionPart::Bias) else { return };
+        let (a, rows) = (&self.plan.writes[write], &self.writes[write][0][tile.rows.first..]);
+        let outer: usize = a.outer.iter().zip(tile.outer).map(|(s, i)| s * i).sum();
+        let first = outer + tile.keys.0 * a.key;
+        // One place for all keys where the bias lacks their dim.
+        let places: Vec<usize> = (0..tile.keys.1).map(|k| k * a.key).collect();
+        for (row, at) in x.chunks_exact(tile.keys.1).zip(rows) {
+            out.add(first + at, &places, row);
+        }
     }
 }

@@ -39,6 +39,22 @@ impl<T: Copy> SharedOut<T> {
     }
 }
 
+impl<T: Copy + std::ops::AddAssign> SharedOut<T> {
+    /// Adds to all elements.
+    #[expect(unsafe_code, reason = "the task that adds has all elements")]
+    pub(super) fn add_all(&self, x: &[T]) {
+        assert_eq!(x.len(), self.1, "elements beyond the result");
+        // SAFETY: the whole result, when all other tasks have ended.
+        let to = unsafe { std::slice::from_raw_parts_mut(self.0, self.1) };
+        to.iter_mut().zip(x).for_each(|(to, x)| *to += *x);
+    }
+
+    /// Number of elements.
+    pub(super) fn len(&self) -> usize {
+        self.1
+    }
+}
+
 impl AttentionKernel {
     /// Adds rows to a result, which is 0 where nothing was added.
     pub(super) fn store<T: TileElement>(

@@ -54,6 +54,8 @@ pub struct AttentionPlan {
     pub score: Computed,
     /// See `score`.
     pub slope: Computed,
+    /// Slopes of scores by the bias, if it has a gradient of its own.
+    pub bias: Option<Computed>,
     /// See `score`.
     pub weight: Option<Computed>,
     /// Positions of the maximum, the sum and the values that it goes on with: the last operands.
@@ -110,6 +112,8 @@ pub struct AttentionKernel {
     pub(super) writes: Vec<[Vec<usize>; 2]>,
     pub(super) score: TileMaps,
     pub(super) slope: TileMaps,
+    /// Slopes by the bias; `None` where they are those by the product, or are not asked for.
+    pub(super) bias_slope: Option<TileMaps>,
     pub(super) weight: TileMaps,
     pub(super) level: Level,
 }
@@ -297,6 +301,9 @@ impl AttentionKernel {
         let backward = operands.scale.is_some();
         let slope =
             if backward { plan.maps(&plan.slope, &tiles, operands.extras)? } else { TileMaps::number(1.0) };
+        let of_bias =
+            plan.bias.as_ref().filter(|of| plan.parts.contains(&AttentionPart::Bias) && **of != plan.slope);
+        let bias_slope = of_bias.map(|of| plan.maps(of, &tiles, operands.extras)).transpose()?;
         let weight = match &plan.weight {
             Some(w) => plan.maps(w, &tiles, operands.extras)?,
             None => TileMaps::number(1.0),
@@ -309,6 +316,7 @@ impl AttentionKernel {
             writes: tables(&plan.writes),
             score,
             slope,
+            bias_slope,
             weight,
             level: Level::best(),
             plan,
@@ -316,7 +324,7 @@ impl AttentionKernel {
     }
 
     /// Elements that an operand has at least, and a result has.
-    pub(super) fn reach(&self, access: &AttentionAccess, tables: &[Vec<usize>; 2]) -> usize {
+    pub(super) fn reach(&self, access: &AttentionAccess, [_, own]: &[Vec<usize>; 2]) -> usize {
         let none = |(n, stride): (&usize, &usize)| *n == 0 && *stride > 0;
         let outer = self.plan.outer.iter().map(|(n, _)| *n).collect::<Vec<_>>();
         if outer.iter().zip(&access.outer).any(none)
@@ -326,9 +334,11 @@ impl AttentionKernel {
         {
             return 0;
         }
-        let outer: usize = outer.iter().zip(&access.outer).map(|(n, s)| n.saturating_sub(1) * s).sum();
-        let inner: usize = tables.iter().map(|t| t.iter().max().copied().unwrap_or(0)).sum();
-        outer + inner + self.plan.keys.saturating_sub(1) * access.key + 1
+        // By sizes: there is no row at all where one dim of the rows has no position, which an operand may lack.
+        let dims = outer.iter().zip(&access.outer).chain(self.plan.rows.iter().zip(&access.rows));
+        let places: usize = dims.map(|(n, s)| n.saturating_sub(1) * s).sum();
+        let own = own.iter().max().copied().unwrap_or(0);
+        places + own + self.plan.keys.saturating_sub(1) * access.key + 1
     }
 
     /// First key and number of keys of each tile.
@@ -341,10 +351,15 @@ impl AttentionKernel {
         (self.tiles.iter().map(|t| t.len).max().unwrap_or(0), KEYS.min(self.plan.keys))
     }
 
-    /// Positions along the outer dims of a number of them.
-    pub(super) fn outer_at(&self, mut at: usize, of: &dyn Fn(bool) -> bool, into: &mut [usize]) {
-        for (i, (n, shared)) in self.plan.outer.iter().enumerate().rev() {
-            if of(*shared) {
+    /// Whether queries, keys and values all have an outer dim.
+    pub(super) fn is_shared(&self, outer: usize) -> bool {
+        self.plan.outer[outer].1
+    }
+
+    /// Positions along the outer dims that `of` chooses of a number of them.
+    pub(super) fn outer_at(&self, mut at: usize, of: &dyn Fn(usize) -> bool, into: &mut [usize]) {
+        for (i, (n, _)) in self.plan.outer.iter().enumerate().rev() {
+            if of(i) {
                 into[i] = at % n;
                 at /= n;
             }
@@ -352,7 +367,7 @@ impl AttentionKernel {
     }
 
     /// Number of positions along the outer dims that `of` chooses.
-    pub(super) fn outer_count(&self, of: &dyn Fn(bool) -> bool) -> usize {
-        self.plan.outer.iter().filter(|o| of(o.1)).map(|o| o.0).product()
+    pub(super) fn outer_count(&self, of: &dyn Fn(usize) -> bool) -> usize {
+        self.plan.outer.iter().enumerate().filter(|(i, _)| of(*i)).map(|(_, o)| o.0).product()
     }
 }
