@@ -32,7 +32,7 @@ pub use program::{
     ClipSpec, LossDecl, Objective, ParamDecl, Program, Reports, Settings, StateDecl, TrainSpec, Turn,
 };
 pub use step::decode::{Branching, DecodedOutput, Decoding, NewPositions, branch, decode};
-pub use step::evaluation::{Accumulate, Evaluation, evaluation, prediction};
+pub use step::evaluation::{Accumulate, Evaluation, evaluation, prediction, refused_outputs};
 pub use step::loss_scaling::{LOSS_SCALE, LossScaling, STEP_SKIPPED, is_loss_scaling_state, is_skip_count};
 pub use step::optimizers::Optimizer;
 pub use step::specialize::specialized;

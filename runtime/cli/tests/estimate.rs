@@ -224,8 +224,16 @@ fn mistakes_are_named() {
     assert!(code == 1 && err.contains("E0531") && err.contains("rate"), "{err}");
     let (code, _, err) = with(&["--machine", "dgx-h100", "--engine", "cudda"]);
     assert!(code == 1 && err.contains("cudda"), "{err}");
-    let (code, _, err) = with(&["--machine", "dgx-h100", "--slow", "2"]);
-    assert!(code == 2 && err.contains("--slow"), "{err}");
+    for rate in ["2", "0", "nan", "1e-308"] {
+        let (code, _, err) = with(&["--machine", "dgx-h100", "--slow", rate]);
+        assert!(code == 2 && err.contains("from 1e-6 to 1"), "{rate}: {err}");
+    }
+    for change in
+        ["device.kernel=1e308", "device.product.issue=1e-308", "device.stream.rates=[[65536, 1e-308]]"]
+    {
+        let (code, _, err) = with(&["--machine", "cpu", "--with", change]);
+        assert!(code == 1 && err.contains("E0531") && err.contains(" is expected"), "{change}: {err}");
+    }
 }
 
 #[test]

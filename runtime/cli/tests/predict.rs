@@ -299,3 +299,22 @@ fn classes_are_called_by_the_names_that_the_data_has() {
     // A run without names says numbers alone, and other numbers of classes have no names.
     assert!(json("a").iter().all(|row| row.get("names").is_none() && row.get("class_names").is_none()));
 }
+
+/// Before the training whose result could not be predicted with.
+#[test]
+fn an_output_that_is_refused_is_named_at_check_and_train() {
+    let at = prepared("predict-refused");
+    let best = "    output best = argmax[batch](logits[classes = 0])\n    output class ";
+    std::fs::write(at.join("best.mw"), MODEL.replacen("    output class ", best, 1)).unwrap();
+    let train =
+        ["train", "best.mw", "--data", "x=x.npy,label=label.npy", "--no-save", "--no-eval", "--steps", "1"];
+    for args in [&["check", "best.mw"][..], &train] {
+        let (code, _, err) = run(&at, args);
+        assert!(code == 0 && err.matches("warning[E0206]").count() == 1, "{err}");
+        assert!(err.contains("`best` is i32 of each batch, and has no mean: `predict` refuses it"), "{err}");
+    }
+    let err = failed(&at, &["predict", "best.mw", "--checkpoint", "a", "--data", "x=new.npy"]);
+    assert!(err.contains("error[E0206]: `best` is i32 of each batch, and has no mean\n"), "{err}");
+    let (_, _, err) = run(&at, &["check", "guess.mw"]);
+    assert!(!err.contains("E0206"), "{err}");
+}

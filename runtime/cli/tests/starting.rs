@@ -110,3 +110,29 @@ fn a_signal_ends_a_command_that_has_not_begun_to_train() {
         );
     }
 }
+
+/// Few examples, of which the usual share is none.
+#[test]
+fn the_share_that_is_suggested_can_be_held_out() {
+    let at = folder("held-out");
+    let model = "dim batch = 1, d = 2\nmodel m {\n    input x[batch, d]: float\n    param w[d] = 1\n    \
+        loss l = mean[batch](sum[d](x * w))\n}\ntrain m { minimize l optimizer sgd(lr = 0.1) }\n";
+    std::fs::write(at.join("m.mw"), model).unwrap();
+    let train = |examples: usize, share: &str| {
+        crate::support::npy(&at.join("x.npy"), "<f4", &format!("({examples}, 2)"), &vec![0; examples * 8]);
+        let args = ["train", "m.mw", "--data", "x=x.npy", "--steps", "1", "--no-save", "--validation", share];
+        let output = command(&at, env!("CARGO_BIN_EXE_meshwright")).args(args).output().unwrap();
+        (output.status.code().unwrap(), String::from_utf8(output.stderr).unwrap())
+    };
+    for examples in [2, 3, 4, 5, 40] {
+        let (code, err) = train(examples, "0.0001");
+        let said = format!("error[E0516]: a share of 0.0001 of {examples} examples cannot be held out");
+        assert!(code == 1 && err.contains(&said), "{err}");
+        let share = err.split("such as `--validation ").nth(1).unwrap().split('`').next().unwrap();
+        let (code, err) = train(examples, share);
+        assert_eq!(code, 0, "{share} of {examples}: {err}");
+    }
+    let (code, err) = train(1, "0.5");
+    assert!(code == 1 && err.contains("0.5 of 1 example cannot be held out"), "{err}");
+    assert!(err.contains("help: leave `--validation` out") && !err.contains("such as"), "{err}");
+}

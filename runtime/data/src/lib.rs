@@ -19,7 +19,7 @@ pub use dataset::Dataset;
 pub use dataset::batch_sampler::BatchSampler;
 pub use dataset::bind::load;
 pub use dataset::binding::{InputBinding, Places};
-pub use dataset::convert::converted;
+pub use dataset::convert::{Unconverted, converted};
 pub use dataset::order::{EpochSeed, Order};
 pub use dataset::prefetch::Prefetch;
 use readers::bytes::Bytes;

@@ -326,6 +326,7 @@ fn checkpoints_that_are_of_no_model_are_refused() {
         let from = changed("gpt", &dir.path().join(count.to_string()), tensors, settings);
         let said = refused(&["import", "hf", &from, "--out", &run]);
         assert!(said.contains(code) && parts.iter().all(|p| said.contains(p)), "{parts:?}: {said}");
+        assert!(!said.contains("--init-map") && !said.contains("is drawn"), "no option of `import`: {said}");
         assert!(!Path::new(&run).exists(), "nothing is written");
     };
     refuses(
@@ -347,7 +348,7 @@ fn checkpoints_that_are_of_no_model_are_refused() {
         &all,
         &[("vocab_size", 301.into())],
         "E0513",
-        &["`transformer.wte.weight` is [300, 12]", "[vocab=301 d_model=12]"],
+        &["`transformer.wte.weight` is [300, 12]", "[vocab=301 d_model=12]", "`--dim vocab=300`"],
     );
     let mut more = all.clone();
     more.insert("score.weight".into(), (vec![1], vec![0.0]));
@@ -363,7 +364,7 @@ fn checkpoints_that_are_of_no_model_are_refused() {
     );
     let mut odd = all.clone();
     odd.get_mut("transformer.wte.weight").unwrap().1[5] = f32::NAN;
-    refuses(&odd, &[], "E0513", &["its element 5 is NaN"]);
+    refuses(&odd, &[], "E0513", &["its element 5 is NaN, and a first value is a finite number", "help: "]);
 
     let empty = dir.path().join("empty");
     std::fs::create_dir_all(&empty).unwrap();

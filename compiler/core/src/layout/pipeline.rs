@@ -160,6 +160,11 @@ pub(super) fn settle(
         Diagnostic::error(codes::E0316, text).at(span, label).and(rule.span, "its iterations are stages")
     };
     if let Some((chunks, span)) = order.chunks {
+        if chunks == 0 {
+            let text = "a device of a pipeline has at least one stage".to_string();
+            out.push(refused(span, text, "no stage".into()).help("write `chunks 1`, which is the default"));
+            return;
+        }
         let gpipe = order.schedule.filter(|s| s.0 == PipelineSchedule::Gpipe);
         if let (Some((_, first)), 2..) = (gpipe, chunks) {
             let text = "`gpipe` has one stage on each device".to_string();
@@ -169,7 +174,7 @@ pub(super) fn settle(
         }
         // Lengths that are given may be none.
         let balanced = order.stages.is_none();
-        if chunks == 0 || (balanced && chunks.saturating_mul(devices) > size) {
+        if balanced && chunks.saturating_mul(devices) > size {
             let text =
                 format!("{chunks} stages on each of {devices} devices need a position of `{name}` each");
             let most = size / devices;

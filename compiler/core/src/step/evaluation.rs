@@ -5,7 +5,7 @@
 use crate::program::{LossDecl, Program};
 use crate::step::optimizers::AVERAGE;
 use crate::step::step_graph::{OutputKind, StepGraph, StepOutput};
-use meshwright_diag::{Diagnostic, Outcome, codes, has_errors};
+use meshwright_diag::{Diagnostic, Outcome, Severity, codes, has_errors};
 use meshwright_ops::tensor::better;
 use meshwright_ops::{Class, Computes, F64Tensor, Fold, Graph, Id, InputOp, InputOpKind, Kind, Role, Source};
 use meshwright_plan::{Dim, IdVec, Monoid};
@@ -56,21 +56,38 @@ pub fn evaluation(program: &Program) -> Outcome<Evaluation> {
 /// batches, put together like a metric; the outputs of the others follow the accumulators, by their names.
 pub fn prediction(program: &Program, names: &[String]) -> Outcome<Evaluation> {
     let program = &averaged(crate::specialized(program, false));
-    let wanted = |p: &Program, rows: bool| {
-        let example = p.inputs.first().and_then(|i| i.0.dims.first().copied());
-        let counts = |o: &LossDecl| example.is_some_and(|d| p.graph.ty(o.id).has(d));
-        let outputs = p.outputs.iter().filter(|o| names.contains(&o.name) && counts(o) == rows);
-        outputs.cloned().collect::<Vec<_>>()
-    };
-    let (e, out) = accumulated(program, |p| wanted(p, false));
+    let named = |o: &LossDecl| names.contains(&o.name);
+    let (e, out) = accumulated(program, |p| outputs(p, false).filter(|o| named(o)).cloned().collect());
     let e = e.map(|mut e| {
         e.step.program = "predict";
         let goal = |o: LossDecl| StepOutput { name: o.name, id: o.id, kind: OutputKind::Output };
-        e.step.outputs.extend(wanted(program, true).into_iter().map(goal));
+        e.step.outputs.extend(outputs(program, true).filter(|o| named(o)).cloned().map(goal));
         crate::passes::match_patterns::in_step(&mut e.step);
         e
     });
     (e, out)
+}
+
+/// A warning for each output that [`prediction`] refuses: an integer of each batch, of which there is no mean. A training does
+/// not read it, so that the refusal would come after it.
+pub fn refused_outputs(program: &Program) -> Vec<Diagnostic> {
+    if outputs(program, false).all(|o| program.graph.ty(o.id).dtype.is_float()) {
+        return Vec::new();
+    }
+    let program = &averaged(crate::specialized(program, false));
+    let (_, found) = accumulated(program, |p| outputs(p, false).cloned().collect());
+    let warning = |d: Diagnostic| {
+        let text = format!("{}: `predict` refuses it", d.message);
+        Diagnostic { severity: Severity::Warning, message: text, ..d }
+    };
+    found.into_iter().filter(Diagnostic::is_error).map(warning).collect()
+}
+
+/// The outputs with a value for each example, or the others.
+fn outputs(program: &Program, rows: bool) -> impl Iterator<Item = &LossDecl> {
+    let example = program.inputs.first().and_then(|i| i.0.dims.first().copied());
+    let has = move |o: &LossDecl| example.is_some_and(|d| program.graph.ty(o.id).has(d));
+    program.outputs.iter().filter(move |o| has(o) == rows)
 }
 
 /// The program with the moving averages of parameters, where training keeps them, in place of the parameters. They are placed

@@ -2,11 +2,12 @@
 
 use super::error::{MachineError, did_you_mean};
 use super::{
-    Device, DeviceKind, InNetwork, Machine, NetworkLine, ReduceMode, SCALAR_FAMILIES, Tier, UNCALIBRATED,
-    VERSION,
+    Device, DeviceKind, InNetwork, LEAST_ELEMENT_SECONDS, Machine, NetworkLine, ReduceMode, SCALAR_FAMILIES,
+    Tier, UNCALIBRATED, VERSION,
 };
 use meshwright_plan::{CollectiveKind, Portion};
 use std::borrow::Cow;
+use std::ops::RangeInclusive;
 
 /// Dtypes of matrix products.
 const DTYPES: [&str; 7] = ["f64", "f32", "tf32", "bf16", "f16", "fp8", "fp4"];
@@ -19,6 +20,27 @@ fn has_lines(kind: &CollectiveKind) -> bool {
     let traffic = kind.traffic();
     matches!(traffic.receive, Portion::Whole | Portion::Pieces) && !traffic.rooted
 }
+
+/// Seconds of a kernel, a latency or a restart: at most 11 days. Sums of them over a step stay finite.
+const SECONDS: RangeInclusive<f64> = 0.0..=1e6;
+
+/// Seconds of one element.
+const ELEMENT_SECONDS: RangeInclusive<f64> = LEAST_ELEMENT_SECONDS..=1e6;
+
+/// Bytes, and bytes or operations per second. Quotients of two stay finite, and so do times of a model's work.
+const AMOUNT: RangeInclusive<f64> = 1.0..=1e30;
+
+/// Elements or keys of one kernel.
+const ELEMENTS: RangeInclusive<f64> = 0.0..=1e12;
+
+/// Hours between failures.
+const HOURS: RangeInclusive<f64> = 1e-6..=1e12;
+
+/// Factors of a time, and relative errors.
+const MOST_FACTOR: f64 = 1e6;
+
+/// Shares that divide a time.
+const PART: RangeInclusive<f64> = 1e-6..=1.0;
 
 /// A part of the path to a value.
 #[derive(Clone, Debug)]
@@ -79,20 +101,38 @@ impl CheckedTable {
         }
     }
 
-    fn positive(&self, key: &'static str, value: f64) -> Checked {
-        self.expect(key, value, value.is_finite() && value > 0.0, "a positive number")
+    fn within(&self, key: &'static str, value: f64, range: &RangeInclusive<f64>) -> Checked {
+        self.expect(key, value, range.contains(&value), &spelled(range))
     }
 
-    fn not_negative(&self, key: &'static str, value: f64) -> Checked {
-        self.expect(key, value, value.is_finite() && value >= 0.0, "a number from 0 on")
+    /// A number of seconds.
+    fn seconds(&self, key: &'static str, value: f64) -> Checked {
+        self.within(key, value, &SECONDS)
+    }
+
+    /// Bytes, or a rate.
+    fn amount(&self, key: &'static str, value: f64) -> Checked {
+        self.within(key, value, &AMOUNT)
     }
 
     fn share(&self, key: &'static str, value: f64) -> Checked {
         self.expect(key, value, (0.0..=1.0).contains(&value), "a share from 0 to 1")
     }
 
+    /// A share that divides a time.
     fn part(&self, key: &'static str, value: f64) -> Checked {
-        self.expect(key, value, value > 0.0 && value <= 1.0, "a share above 0 and up to 1")
+        self.within(key, value, &PART)
+    }
+
+    /// The same for a value of a table with any keys.
+    fn named(&self, name: &str, value: f64, range: &RangeInclusive<f64>) -> Checked {
+        match range.contains(&value) {
+            true => Ok(()),
+            false => {
+                let message = format!("is {}; {} is expected", number(value), spelled(range));
+                Err(self.key(name.to_string()).wrong(message))
+            }
+        }
     }
 
     fn at_least(&self, key: &'static str, value: usize, least: usize) -> Checked {
@@ -107,6 +147,12 @@ impl CheckedTable {
         let help = Some(did_you_mean(name, known));
         Err(Wrong { help, ..self.key(name.to_string()).wrong(format!("is not {what}")) })
     }
+}
+
+/// A range as a message names it.
+fn spelled(range: &RangeInclusive<f64>) -> String {
+    let what = if *range == PART { "share" } else { "number" };
+    format!("a {what} from {} to {}", number(*range.start()), number(*range.end()))
 }
 
 /// As people write it: 9e9 and not 9000000000.
@@ -138,9 +184,9 @@ pub(super) fn check(machine: &Machine) -> Checked {
     }
     if let Some(f) = &machine.failures {
         let table = root.key("failures");
-        table.positive("hours", f.hours)?;
-        table.not_negative("restart", f.restart)?;
-        table.not_negative("checkpoint", f.checkpoint)?;
+        table.within("hours", f.hours, &HOURS)?;
+        table.seconds("restart", f.restart)?;
+        table.seconds("checkpoint", f.checkpoint)?;
     }
     if let Some(c) = &machine.calibration {
         let table = root.key("calibration");
@@ -149,9 +195,8 @@ pub(super) fn check(machine: &Machine) -> Checked {
             return Err(table.key("engine").wrong(format!("is `{engine}`; one of {known} is expected")));
         }
         table.at_least("plans", c.plans as usize, 1)?;
-        table.not_negative("mean_error", c.mean_error)?;
-        let expected = format!("at least the mean, {},", number(c.mean_error));
-        table.expect("max_error", c.max_error, c.max_error >= c.mean_error, &expected)?;
+        table.within("mean_error", c.mean_error, &(0.0..=MOST_FACTOR))?;
+        table.within("max_error", c.max_error, &(c.mean_error..=MOST_FACTOR))?;
     }
     errors(machine, &root.key("errors"))
 }
@@ -172,12 +217,12 @@ fn errors(machine: &Machine, table: &CheckedTable) -> Checked {
 }
 
 fn device(d: &Device, table: &CheckedTable) -> Checked {
-    table.positive("memory", d.memory)?;
-    table.not_negative("reserve", d.reserve)?;
+    table.amount("memory", d.memory)?;
+    table.expect("reserve", d.reserve, d.reserve >= 0.0, "a number from 0 on")?;
     let expected = format!("less than the memory, {},", number(d.memory));
     table.expect("reserve", d.reserve, d.reserve < d.memory, &expected)?;
     table.at_least("units", d.units as usize, 1)?;
-    table.not_negative("kernel", d.kernel)?;
+    table.seconds("kernel", d.kernel)?;
     table.part("sustained", d.sustained)?;
     table.part("attention_sustained", d.attention_sustained)?;
     table.share("threads", d.threads)?;
@@ -189,8 +234,8 @@ fn device(d: &Device, table: &CheckedTable) -> Checked {
     for (dtype, m) in &d.matrix {
         matrix.one_of(dtype, &DTYPES, "a dtype of matrix products")?;
         let table = matrix.key(dtype.clone());
-        table.positive("peak", m.peak)?;
-        table.positive("best", m.best)?;
+        table.amount("peak", m.peak)?;
+        table.amount("best", m.best)?;
         table.expect("best", m.best, m.best <= m.peak, &format!("at most the peak, {},", number(m.peak)))?;
     }
     product(d, &table.key("product"))?;
@@ -199,19 +244,19 @@ fn device(d: &Device, table: &CheckedTable) -> Checked {
         return Err(stream.key("rates").wrong("has no entry"));
     }
     for (bytes, rate) in &d.stream.rates {
-        stream.positive("rates", *bytes)?;
-        stream.positive("rates", *rate)?;
+        stream.amount("rates", *bytes)?;
+        stream.amount("rates", *rate)?;
     }
     if !d.stream.rates.is_sorted_by(|a, b| a.0 < b.0) {
         return Err(stream.key("rates").wrong("bytes are not ascending"));
     }
-    d.stream.total.map_or(Ok(()), |total| stream.positive("total", total))?;
+    d.stream.total.map_or(Ok(()), |total| stream.amount("total", total))?;
     rates_by_name(d, table)
 }
 
 fn product(d: &Device, table: &CheckedTable) -> Checked {
     table.part("issue", d.product.issue)?;
-    table.not_negative("fill", d.product.fill)?;
+    table.within("fill", d.product.fill, &ELEMENTS)?;
     table.part("split", d.product.split)?;
     let tiles = table.key("tiles");
     if d.product.tiles.is_empty() {
@@ -222,8 +267,9 @@ fn product(d: &Device, table: &CheckedTable) -> Checked {
         if *rows == 0 || *columns == 0 {
             return Err(tile.wrong("a tile has no elements"));
         }
-        if !(*rate > 0.0 && *rate <= 1.0) {
-            return Err(tile.wrong(format!("the rate is {rate}; a share above 0 and up to 1 is expected")));
+        if !PART.contains(rate) {
+            let message = format!("the rate is {}; {} is expected", number(*rate), spelled(&PART));
+            return Err(tile.wrong(message));
         }
     }
     Ok(())
@@ -234,42 +280,38 @@ fn rates_by_name(d: &Device, table: &CheckedTable) -> Checked {
     let scalar = table.key("scalar");
     for (family, seconds) in &d.scalar {
         scalar.one_of(family, &SCALAR_FAMILIES, "a family of functions")?;
-        if !(seconds.is_finite() && *seconds > 0.0) {
-            let message = format!("is {seconds}; a positive number is expected");
-            return Err(scalar.key(family.clone()).wrong(message));
-        }
+        scalar.named(family, *seconds, &ELEMENT_SECONDS)?;
     }
     let missing = SCALAR_FAMILIES.iter().find(|f| !d.scalar.contains_key(**f));
     if let (DeviceKind::Cpu, Some(missing)) = (d.kind, missing) {
         return Err(scalar.wrong(format!("a CPU's file has seconds of `{missing}`")));
     }
-    for (family, rate) in &d.families {
-        if !(rate.is_finite() && *rate > 0.0) {
-            let message = format!("is {rate}; a positive number is expected");
-            return Err(table.key("families").key(family.clone()).wrong(message));
-        }
-    }
+    let families = table.key("families");
+    d.families.iter().try_for_each(|(family, rate)| families.named(family, *rate, &AMOUNT))?;
     for (name, a) in &d.attention {
         let table = table.key("attention").key(name.clone());
         for (key, (top, half)) in [("forward", a.forward), ("backward", a.backward)] {
-            table.positive(key, top)?;
-            table.not_negative(key, half)?;
+            table.amount(key, top)?;
+            table.within(key, half, &ELEMENTS)?;
         }
-        a.widths.iter().try_for_each(|(_, rate)| table.part("widths", *rate))?;
+        for (elements, rate) in &a.widths {
+            table.within("widths", *elements, &ELEMENTS)?;
+            table.part("widths", *rate)?;
+        }
         if !a.widths.is_sorted_by(|a, b| a.0 < b.0) {
             return Err(table.key("widths").wrong("elements are not ascending"));
         }
-        table.expect("dropout", a.dropout, a.dropout >= 1.0, "a factor of at least 1")?;
+        table.within("dropout", a.dropout, &(1.0..=MOST_FACTOR))?;
     }
     Ok(())
 }
 
 fn tier(t: &Tier, table: &CheckedTable, units: u32) -> Checked {
-    table.not_negative("hop", t.hop)?;
-    t.cap.map_or(Ok(()), |cap| table.positive("cap", cap))?;
-    t.p2p.map_or(Ok(()), |rate| table.positive("p2p", rate))?;
-    table.not_negative("p2p_latency", t.p2p_latency)?;
-    table.not_negative("units", t.units)?;
+    table.seconds("hop", t.hop)?;
+    t.cap.map_or(Ok(()), |cap| table.amount("cap", cap))?;
+    t.p2p.map_or(Ok(()), |rate| table.amount("p2p", rate))?;
+    table.seconds("p2p_latency", t.p2p_latency)?;
+    table.expect("units", t.units, t.units >= 0.0, "a number from 0 on")?;
     let expected = format!("at most the units of the device, {units},");
     table.expect("units", t.units, t.units <= f64::from(units), &expected)?;
     for (i, l) in t.line.iter().enumerate() {
@@ -301,21 +343,21 @@ fn line(l: &NetworkLine, table: &CheckedTable) -> Checked {
         (least, most) if most < least => return Err(members.wrong(format!("from {least} to {most}"))),
         _ => {}
     }
-    l.up_to.map_or(Ok(()), |bytes| table.positive("up_to", bytes))?;
-    l.cap.map_or(Ok(()), |cap| table.positive("cap", cap))?;
-    table.not_negative("latency", l.latency)?;
-    table.not_negative("per_member", l.per_member)?;
-    table.positive("rate", l.rate)
+    l.up_to.map_or(Ok(()), |bytes| table.amount("up_to", bytes))?;
+    l.cap.map_or(Ok(()), |cap| table.amount("cap", cap))?;
+    table.seconds("latency", l.latency)?;
+    table.seconds("per_member", l.per_member)?;
+    table.amount("rate", l.rate)
 }
 
 fn reduce(r: &InNetwork, table: &CheckedTable) -> Checked {
     table.at_least("levels", r.levels as usize, 1)?;
-    table.positive("rate", r.rate)?;
-    table.not_negative("link", r.link)?;
-    table.positive("frame", r.frame)?;
-    table.not_negative("smallest", r.smallest)?;
+    table.amount("rate", r.rate)?;
+    table.seconds("link", r.link)?;
+    table.amount("frame", r.frame)?;
+    table.within("smallest", r.smallest, &(0.0..=*AMOUNT.end()))?;
     match (r.mode, r.buffer) {
-        (_, Some(buffer)) => table.positive("buffer", buffer),
+        (_, Some(buffer)) => table.amount("buffer", buffer),
         (ReduceMode::StoreAndForward, None) => Err(table.key("buffer").wrong("store-and-forward needs one")),
         (ReduceMode::CutThrough, None) => Ok(()),
     }

@@ -26,6 +26,9 @@ pub const UNCALIBRATED: f64 = 0.15;
 /// Families of `f32` functions that files have seconds of.
 pub const SCALAR_FAMILIES: [&str; 6] = ["simple", "divide", "root", "exponential", "power", "random"];
 
+/// The least seconds of one element that a file may have: 1e30 elements a second, the greatest rate.
+pub const LEAST_ELEMENT_SECONDS: f64 = 1e-30;
+
 /// A machine file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -94,9 +94,9 @@ pub(crate) mod tests {
         (
             "memory = 8e9",
             "memory = 0",
-            "line 7, column 10: `device.memory`: is 0; a positive number is expected",
+            "line 7, column 10: `device.memory`: is 0; a number from 1 to 1e30 is expected",
         ),
-        ("memory = 8e9", "memory = inf", "`device.memory`: is inf; a positive number is expected"),
+        ("memory = 8e9", "memory = inf", "`device.memory`: is inf; a number from 1 to 1e30 is expected"),
         (
             "reserve = 1e9",
             "reserve = 9e9",
@@ -106,7 +106,7 @@ pub(crate) mod tests {
         (
             "sustained = 0.9",
             "sustained = 1.1",
-            "`device.sustained`: is 1.1; a share above 0 and up to 1 is expected",
+            "`device.sustained`: is 1.1; a share from 1e-6 to 1 is expected",
         ),
         ("straggle = 0.01", "straggle = -1.0", "`device.straggle`: is -1; a share from 0 to 1 is expected"),
         (
@@ -129,9 +129,9 @@ pub(crate) mod tests {
         (
             "rate = 100e9",
             "rate = 0.0",
-            "line 44, column 8: `tier.link.line.ring.rate`: is 0; a positive number is expected",
+            "line 44, column 8: `tier.link.line.ring.rate`: is 0; a number from 1 to 1e30 is expected",
         ),
-        ("hop = 1e-6", "hop = -1.0", "`tier.link.hop`: is -1; a number from 0 on is expected"),
+        ("hop = 1e-6", "hop = -1.0", "`tier.link.hop`: is -1; a number from 0 to 1e6 is expected"),
         ("members = [5, 8]", "members = [8, 5]", "`tier.link.line.switch.members`: from 8 to 5"),
         (
             "members = [5, 8]",
@@ -146,7 +146,7 @@ pub(crate) mod tests {
         ),
         ("buffer = 65536", "", "`tier.rail.reduce.buffer`: store-and-forward needs one"),
         ("levels = 2", "levels = 0", "`tier.rail.reduce.levels`: is 0; at least 1 is expected"),
-        ("hours = 5e4", "hours = nan", "`failures.hours`: is NaN; a positive number is expected"),
+        ("hours = 5e4", "hours = nan", "`failures.hours`: is NaN; a number from 1e-6 to 1e12 is expected"),
         (
             "matmul = 0.2",
             "matmul = 0.1",
@@ -159,6 +159,52 @@ pub(crate) mod tests {
         ),
         ("name = \"rail\"", "name = \"link\"", "`tier.link`: two levels have this name"),
     ];
+
+    /// Numbers with which times of a model would overflow, or be no numbers.
+    #[test]
+    fn numbers_that_overflow_are_refused() {
+        let amount = "a number from 1 to 1e30 is expected";
+        let seconds = "is 1e308; a number from 0 to 1e6 is expected";
+        let share = "a share from 1e-6 to 1 is expected";
+        for (from, to, expected) in [
+            ("kernel = 5e-6", "kernel = 1e308", seconds),
+            ("hop = 1e-6", "hop = 1e308", seconds),
+            ("p2p_latency = 5e-6", "p2p_latency = 1e308", seconds),
+            ("latency = 10e-6", "latency = 1e308", seconds),
+            ("per_member = 2e-6", "per_member = 1e308", seconds),
+            ("link = 1e-6", "link = 1e308", seconds),
+            ("restart = 600", "restart = 1e308", seconds),
+            ("checkpoint = 30", "checkpoint = 1e308", seconds),
+            ("memory = 8e9", "memory = 1e308", amount),
+            ("peak = 10e12", "peak = 1e308", amount),
+            ("best = 8e12", "best = 1e-308", amount),
+            ("[1e6, 1e11]", "[1e6, 1e-308]", amount),
+            ("[1e6, 1e11]", "[1e-308, 1e11]", amount),
+            ("rate = 100e9", "rate = 1e-308", amount),
+            ("rate = 12e9", "rate = 1e-308", amount),
+            ("p2p = 90e9", "p2p = 1e-308", amount),
+            ("cap = 60e9", "cap = 1e-308", amount),
+            ("frame = 4096", "frame = 1e-308", amount),
+            ("buffer = 65536", "buffer = 1e-308", amount),
+            ("smallest = 1e6", "smallest = 1e308", "a number from 0 to 1e30 is expected"),
+            ("forward = [4e12, 500]", "forward = [1e-308, 500]", amount),
+            ("forward = [4e12, 500]", "forward = [4e12, 1e308]", "a number from 0 to 1e12 is expected"),
+            ("fill = 400", "fill = 1e308", "a number from 0 to 1e12 is expected"),
+            ("issue = 0.85", "issue = 1e-308", share),
+            ("split = 0.92", "split = 1e-308", share),
+            ("sustained = 0.9", "sustained = 1e-308", share),
+            ("[64, 64, 0.5]", "[64, 64, 1e-308]", "the rate is 1e-308; a share from 1e-6 to 1 is expected"),
+            ("hours = 5e4", "hours = 1e-308", "a number from 1e-6 to 1e12 is expected"),
+            ("[device.stream]", "[device.scalar]\nsimple = 1e308\n[device.stream]", "from 1e-30 to 1e6"),
+            ("[device.stream]", "[device.families]\npool = 1e-308\n[device.stream]", amount),
+            ("forward = [4e12, 500]", "dropout = 1e308\nforward = [4e12, 500]", "a number from 1 to 1e6"),
+            ("forward = [4e12, 500]", "widths = [[nan, 0.5]]\nforward = [4e12, 500]", "is NaN"),
+            ("forward = [4e12, 500]", "widths = [[64, 1e-308]]\nforward = [4e12, 500]", share),
+        ] {
+            let text = error(from, to);
+            assert!(text.contains(expected), "{to}: {text}\nexpected {expected}");
+        }
+    }
 
     #[test]
     fn a_cpu_has_seconds_of_every_family() {

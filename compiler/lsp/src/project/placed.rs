@@ -4,7 +4,7 @@ use meshwright_core::explain::{Report, explain, split_by_rules};
 use meshwright_core::why::{Why, why};
 use meshwright_core::{
     CompileOptions, Compiled, Layout, Program, compile_with, diagnose, evaluation, model_flops_wide,
-    training_step,
+    refused_outputs, training_step,
 };
 use meshwright_cost::engine::EngineKind;
 use meshwright_cost::estimate::{Estimate, EstimateQuestion, estimate};
@@ -38,6 +38,7 @@ impl PlacedModel {
         machine: Option<&str>,
     ) -> PlacedModel {
         let (evaluation, mut found) = evaluation(program);
+        found.extend(refused_outputs(program));
         let evaluation = evaluation.map(|e| e.step);
         let training = training_step(program);
         // In parts an evaluation has another batch: the command checks it as it runs.

@@ -9,6 +9,7 @@ use crate::output::text::thousands;
 use crate::signals;
 use crate::stop::Stop;
 use clap::ValueEnum;
+use meshwright_core::refused_outputs;
 use meshwright_diag::Sources;
 use meshwright_runs::cluster_job::ClusterJob;
 use meshwright_runs::logs::LogFormat;
@@ -37,7 +38,9 @@ pub(crate) fn run(args: &TrainArgs, console: &mut Console) -> Result<(), Stop> {
     let goes_on = loaded.recorded.as_ref().map_or(Ok(()), |r| r.resumable().map_err(Failure::from));
     let goes_on = agree_on_result(console.processes(), "the run", goes_on);
     goes_on.map_err(|f| console.failed(f, &Sources::new()))?;
-    project::warn(&loaded.project.evaluation().1, console, &loaded.sources);
+    let mut found = loaded.project.evaluation().1;
+    found.extend(refused_outputs(&loaded.project.program));
+    project::warn(&found, console, &loaded.sources);
     let claimed = match (&args.run, &args.project.model) {
         (None, Some(model)) if !args.no_save => {
             let new = claim(model, console.processes());

@@ -89,7 +89,10 @@ pub fn tokenize(options: &TokenizeOptions, progress: &mut dyn FnMut(TokenizeProg
     if validation + test >= 1.0 {
         let message =
             format!("shares of {validation} and {test} for validation and test leave nothing to train on");
-        return Err(refused(message, "give smaller shares, such as `--validation 0.05`"));
+        return Err(refused(
+            message,
+            "give shares of less than 1 together, such as `--validation 0.05 --test 0.05`",
+        ));
     }
     let described = CorpusIndex::NAME;
     let before = match out.join(described).exists() {

@@ -181,18 +181,37 @@ fn write_truth(truth: bool, dtype: DType, to: &mut [u8]) {
     }
 }
 
+/// Why a tensor of a file is no first value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unconverted {
+    /// Why, as a clause.
+    pub why: String,
+    /// What to do.
+    pub help: Option<&'static str>,
+}
+
 /// All elements of a tensor of a file, little-endian, as those of a parameter or a state; what is not finite is refused.
-pub fn converted(dtype: Dtype, data: &[u8], to: DType) -> Result<Vec<u8>, String> {
-    let kinds = || format!("it has elements of {dtype:?}, not {}", to.name());
+pub fn converted(dtype: Dtype, data: &[u8], to: DType) -> Result<Vec<u8>, Unconverted> {
+    let kinds =
+        || Unconverted { why: format!("it has elements of {dtype:?}, not {}", to.name()), help: None };
     let elem = Elem::of(dtype).ok_or_else(kinds)?;
     let conversion = Conversion::new((elem, false), to, None, true).ok_or_else(kinds)?;
     let mut out = vec![0; data.len() / elem.bytes() * to.bytes()];
     conversion.run(data, &mut out).map_err(|(at, bad)| {
-        let value = match bad {
-            BadValue::Integer(v) | BadValue::Outside(v) => v.to_string(),
-            BadValue::Float(v) | BadValue::NotFinite(v) => v.to_string(),
+        let cannot = |value: String| Unconverted {
+            why: format!("its element {at} is {value}, which no {} can be", to.name()),
+            help: None,
         };
-        format!("its element {at} is {value}, which no {} can be", to.name())
+        match bad {
+            BadValue::Integer(v) | BadValue::Outside(v) => cannot(v.to_string()),
+            BadValue::Float(v) => cannot(v.to_string()),
+            BadValue::NotFinite(v) => Unconverted {
+                why: format!("its element {at} is {v}, and a first value is a finite number"),
+                help: Some(
+                    "its training diverged, or the file is damaged: take an earlier one, or fetch it again",
+                ),
+            },
+        }
     })?;
     Ok(out)
 }

@@ -160,6 +160,14 @@ impl Dataset {
         Some((part(n, rest, rule), part(0, n, OrderRule::default())))
     }
 
+    /// A share by which [`Dataset::split`] parts this set: a tenth where that does, and else one record, in as few digits as
+    /// do. `None` where no share does, as of a single record.
+    pub fn share_to_hold_out(&self, seed: u64) -> Option<f64> {
+        let digits = self.records.to_string().len();
+        let one: f64 = format!("{:.digits$}", 1.0 / self.records as f64).parse().ok()?;
+        [0.1, one].into_iter().find(|share| self.split(*share, seed).is_some())
+    }
+
     fn record_of_files(&self, record: usize) -> usize {
         let record = self.chosen.as_ref().map_or(record, |c| c.order.record(c.first + record));
         self.kept.as_ref().map_or(record, |kept| kept[record] as usize)
@@ -268,6 +276,30 @@ mod tests {
     use super::input_info::InputInfo;
     use super::*;
     use crate::readers::file_piece::{FilePiece, Location};
+
+    fn of_records(records: usize, rule: OrderRule) -> Dataset {
+        let file = FileRef { path: "x".into(), parts: Vec::new(), classes: Vec::new() };
+        let len = records as u64;
+        let piece = FilePiece { file, start: 0, len, held: Location::Memory(vec![0; records]) };
+        let described = InputInfo { name: "x".into(), dtype: DType::U8, range: None, ignored: None };
+        let values = Values::Pieces(vec![piece]);
+        let column = Column { described, shape: Vec::new(), first: 0, step: 1, values };
+        Dataset::new(records, vec![column], (None, Vec::new()), rule).unwrap()
+    }
+
+    #[test]
+    fn the_share_that_is_suggested_leaves_records_on_both_sides() {
+        for records in [2, 3, 4, 5, 6, 9, 10, 11, 99, 1000] {
+            let set = of_records(records, OrderRule::default());
+            let share = set.share_to_hold_out(0).unwrap();
+            let (rest, held) = set.split(share, 0).unwrap();
+            assert!(rest.records() > 0 && held.records() > 0, "{share} of {records}");
+            assert_eq!(rest.records() + held.records(), records);
+        }
+        let of = |records: usize| of_records(records, OrderRule::default()).share_to_hold_out(0);
+        assert_eq!([4, 3, 2, 1].map(of), [Some(0.3), Some(0.3), Some(0.5), None]);
+        assert_eq!(of(1000), Some(0.1));
+    }
 
     #[test]
     fn any_block_is_that_part_of_the_records() {

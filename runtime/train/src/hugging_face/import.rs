@@ -7,7 +7,7 @@ use super::new_folder::NewFolder;
 use super::tied::tie;
 use super::tokens::tokenizer_of;
 use crate::failure::Failure;
-use crate::init::{Initializer, Target, targets};
+use crate::init::{Initializer, TakenBy, Target, targets};
 use crate::project::{Loaded, Project, ProjectOptions};
 use crate::training::TrainOptions;
 use crate::training::history::HistoryEvent;
@@ -96,7 +96,7 @@ pub fn import_hf(options: &HfImport, sources: &mut Sources) -> Result<HfImported
     // Parameters that the model lacks at these consts need no tensor; a tensor that is there all the same is named
     // below.
     let rules = map.names.of_paths(all.iter().map(|t| t.path.as_str()));
-    let taken = Initializer::with(source, place.clone(), &rules, &all)?;
+    let taken = Initializer::with(source, (place.clone(), TakenBy::Import), &rules, &all)?;
     complete(&taken, &all, &map)?;
     let (dropped, left): (Vec<&str>, Vec<&str>) = names
         .iter()

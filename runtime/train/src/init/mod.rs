@@ -23,7 +23,8 @@ use crate::devices::host_tensor::{host_of, raw_of};
 use crate::devices::in_dtype;
 use crate::failure::Failure;
 use crate::project::Project;
-use choose::{Ingredients, Taken, choose};
+pub(crate) use choose::TakenBy;
+use choose::{Ingredients, Taken, TensorPlace, choose};
 use meshwright_data::converted;
 use meshwright_diag::{Diagnostic, codes, nearest};
 use meshwright_exec::{Cluster, HostTensor, StateInfo};
@@ -58,7 +59,7 @@ impl Initializer {
     pub(crate) fn of(from: &InitFrom, project: &Project) -> Result<Initializer, Failure> {
         let map = NameMap::read(&from.map)?;
         let (source, place, skipped) = opened(from)?;
-        let mut taken = Initializer::with(source, place, &map, &targets(project))?;
+        let mut taken = Initializer::with(source, (place, TakenBy::Init), &map, &targets(project))?;
         taken.notes.splice(0..0, skipped.iter().map(ToString::to_string));
         Ok(taken)
     }
@@ -70,18 +71,18 @@ impl Initializer {
     /// E0513.
     pub(crate) fn with(
         source: TensorSource,
-        place: String,
+        (place, by): (String, TakenBy),
         map: &NameMap,
         targets: &[Target],
     ) -> Result<Initializer, Failure> {
         let mut found = unused_rules(map, targets);
-        let (taken, errors) = choose(&source, &place, map, targets);
+        let (taken, errors) = choose(&source, TensorPlace { place: &place, by }, map, targets);
         found.extend(errors);
         if !found.is_empty() {
             return Err(Failure::Diagnostics(found));
         }
         if taken.is_empty() {
-            return Err(nothing(&source, &place, targets).into());
+            return Err(nothing(&source, TensorPlace { place: &place, by }, targets).into());
         }
         let notes = vec![report(&place, &taken, targets)];
         Ok(Initializer { source, place, taken, notes })
@@ -154,14 +155,17 @@ impl Initializer {
         let mut all = RawTensor { dtype, shape: shape.clone(), data: Vec::new() };
         for name in names {
             let failed = |code, why: String| {
-                Box::new(Diagnostic::error(
-                    code,
-                    format!("`{name}` of {} cannot be taken: {why}", self.place),
-                ))
+                Diagnostic::error(code, format!("`{name}` of {} cannot be taken: {why}", self.place))
             };
             let data = self.source.bytes(name).map_err(|e| failed(codes::E0512, e.to_string()))?;
             let (Some(data), Some((of, has))) = (data, self.source.info(name)) else { return Ok(None) };
-            let data = converted(of, &data, dtype).map_err(|why| failed(codes::E0513, why))?;
+            let data = converted(of, &data, dtype).map_err(|e| {
+                let d = failed(codes::E0513, e.why);
+                match e.help {
+                    Some(help) => d.help(help),
+                    None => d,
+                }
+            })?;
             let turned = view.of(RawTensor { dtype, shape: has.to_vec(), data }, each);
             match names.len() {
                 1 => all.data = turned.data,
@@ -243,13 +247,20 @@ fn unused_rules(map: &NameMap, targets: &[Target]) -> Vec<Diagnostic> {
 }
 
 /// Nothing has a name in common.
-fn nothing(source: &TensorSource, place: &str, targets: &[Target]) -> Diagnostic {
+fn nothing(
+    source: &TensorSource,
+    TensorPlace { place, by }: TensorPlace<'_>,
+    targets: &[Target],
+) -> Diagnostic {
     let d = Diagnostic::error(codes::E0513, format!("{place} has nothing that the model has"));
     let names = source.names();
     let plain: Vec<&str> = names.iter().map(String::as_str).collect();
     let paths: Vec<&str> = targets.iter().map(|t| t.path.as_str()).collect();
     let d = d.note(format!("it has {}", listed(&plain))).note(format!("the model has {}", listed(&paths)));
-    d.help("say which is which: `--init-map 'encoder.* = enc.*'`, the model's name first")
+    d.help(match by {
+        TakenBy::Init => "say which is which: `--init-map 'encoder.* = enc.*'`, the model's name first",
+        TakenBy::Import => "name a map that has rules for them: `--map FILE`",
+    })
 }
 
 /// Whether parts are all of a tensor of that shape.

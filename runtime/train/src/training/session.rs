@@ -14,6 +14,7 @@ use meshwright_data::corpus::TextTokenizer;
 use meshwright_data::{BatchSampler, Dataset};
 use meshwright_diag::{Diagnostic, Sources, codes};
 use meshwright_exec::Processes;
+use meshwright_files::text::counted;
 use meshwright_plan::Plan;
 use meshwright_runs::RunCosts;
 use meshwright_runs::checkpoint::{Checkpoint, EpochLosses, Meta, Store, Which};
@@ -127,8 +128,16 @@ fn held_out(set: &Dataset, share: f64, has_own: bool) -> Result<(Dataset, Datase
         return Err(refused(message, "leave `--validation` out, or take `[validation]` out of data.toml"));
     }
     set.split(share, SEED).ok_or_else(|| {
-        let message = format!("a share of {share} of {} examples cannot be held out", set.records());
-        refused(message, "give a share of which both parts have examples, such as `--validation 0.1`")
+        let message =
+            format!("a share of {share} of {} cannot be held out", counted(set.records() as u64, "example"));
+        match set.share_to_hold_out(SEED) {
+            Some(fits) => {
+                let help =
+                    format!("give a share of which both parts have examples, such as `--validation {fits}`");
+                refused(message, &help)
+            }
+            None => refused(message, "leave `--validation` out, or take a training set of more examples"),
+        }
     })
 }
 

@@ -51,7 +51,11 @@ pub(crate) fn planned(
     // The examples that batches leave over have other divisors.
     let n =
         if evaluates { (1..=n.min(size)).rev().find(|n| size.is_multiple_of(*n)).unwrap_or(1) } else { n };
-    if n == 0 || !size.is_multiple_of(n) {
+    if n == 0 {
+        let d = Diagnostic::error(codes::E0313, "a step takes its batch in at least one part");
+        return Err(Box::new(d.at(span, "no part").help("write `microbatches 1`")));
+    }
+    if !size.is_multiple_of(n) {
         return Err(Box::new(uneven(&name, size, n, span)));
     }
     if n == 1 && (stages.is_none() || evaluates) {
@@ -84,7 +88,7 @@ fn uneven(name: &str, size: usize, n: usize, span: Span) -> Diagnostic {
         .note(format!("the divisors of {size} are {listed}"))
         .help(format!(
             "write `microbatches {near}`, or take a batch of another size: `--dim {name}={}`",
-            size.next_multiple_of(n.max(1))
+            size.next_multiple_of(n)
         ))
 }
 

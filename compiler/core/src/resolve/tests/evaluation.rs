@@ -1,7 +1,7 @@
 //! Models that mix the examples of a batch: evaluated for each batch, with a warning at the op.
 
 use super::*;
-use crate::step::evaluation::{Accumulate, evaluation, prediction};
+use crate::step::evaluation::{Accumulate, evaluation, prediction, refused_outputs};
 
 const HEAD: &str =
     "dim batch = 4, key = batch, d = 3 model m { input x[batch, d]: float param w[d] = 1 let y = x * w";
@@ -55,4 +55,25 @@ fn integers_have_no_mean() {
     assert!(
         e.is_none() && show(&told, &sources).starts_with("E0206 `o` is i32 of each batch, and has no mean")
     );
+}
+
+/// What `predict` refuses after a training is named before it, at the same place and with the same help.
+#[test]
+fn outputs_that_are_refused_are_named_by_a_warning() {
+    let outputs =
+        "let z = sum[d](y) loss l = mean[batch](z) output o = argmax[batch](z) output f = z[batch = 0]
+         output rows = argmax[d](y) output steps = argmax[d](w) output most = max[batch](argmax[d](y))";
+    let ((p, _), sources) = run(&format!("{HEAD} {outputs} }}"), &Settings::default());
+    let p = p.unwrap();
+    same(
+        &show(&refused_outputs(&p), &sources),
+        "E0206 `o` is i32 of each batch, and has no mean: `predict` refuses it
+          ^ `argmax[batch](z)`: mixes the examples of a batch: `argmax` along `batch`
+          - `o`: declared here
+          help: for a value of the whole set, fold `batch` first, by `sum`, `mean`, `max` or `min`",
+    );
+    assert!(refused_outputs(&p).iter().all(|d| d.severity == meshwright_diag::Severity::Warning));
+    let (e, refused) = prediction(&p, &["o".to_string()]);
+    assert!(e.is_none() && refused[0].helps == refused_outputs(&p)[0].helps);
+    assert_eq!(evaluation(&p).1.len(), 0);
 }

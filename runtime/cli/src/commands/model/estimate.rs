@@ -35,10 +35,8 @@ pub(crate) fn run(args: &EstimateArgs, console: &mut Console) -> Result<(), Stop
         ends: args.ends == 1,
     });
     let slowest = args.slow.unwrap_or(1.0);
-    if !(slowest > 0.0 && slowest <= 1.0) {
-        return Err(Stop::Usage(
-            "`--slow` is a rate relative to the other devices, above 0 and at most 1".into(),
-        ));
+    if !(1e-6..=1.0).contains(&slowest) {
+        return Err(Stop::Usage("`--slow` is a rate relative to the other devices, from 1e-6 to 1".into()));
     }
     let asked = EstimateOptions { machine, engine, pipe, slowest };
     let mut options = args.project.options();

@@ -6,7 +6,9 @@ use crate::output::console::Console;
 use crate::output::table::{Align, Table};
 use crate::stop::Stop;
 use crate::value_parsers::Emit;
-use meshwright_core::{Compiled, Evaluation, Layout, PASSES, StepGraph, diagnose, prediction, training_step};
+use meshwright_core::{
+    Compiled, Evaluation, Layout, PASSES, StepGraph, diagnose, prediction, refused_outputs, training_step,
+};
 use meshwright_device::DevicePlan;
 use meshwright_device::target::Target;
 use meshwright_device::text::text;
@@ -58,6 +60,7 @@ pub(super) fn examine(options: &ProjectOptions) -> Loaded {
     let mut loaded = Project::load(options);
     if let Some(project) = &loaded.project {
         let (evaluation, mut found) = evaluation(project);
+        found.extend(refused_outputs(&project.program));
         for step in training_step(&project.program).into_iter().chain(evaluation.map(|e| e.step)) {
             found.extend(project.compile(&step, &loaded.sources).1);
         }
@@ -135,7 +138,8 @@ impl Steps {
         let lacks = |d: Diagnostic| Steps { shown: None, trains: false, beside: None, found: vec![d] };
         match asked {
             None => {
-                let (evaluation, found) = evaluation(project);
+                let (evaluation, mut found) = evaluation(project);
+                found.extend(refused_outputs(program));
                 let (evaluation, training) = (evaluation.map(|e| e.step), training_step(program));
                 match training {
                     Some(step) => Steps { shown: Some(step), trains: true, beside: evaluation, found },

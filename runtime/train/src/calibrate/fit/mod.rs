@@ -3,7 +3,7 @@
 use super::probes::ProbeKind;
 use crate::estimates::measured::{MeasuredStep, quartiles};
 use meshwright_cost::kernels::program;
-use meshwright_cost::machine::{AttentionRates, DeviceKind, Machine, MatrixRates};
+use meshwright_cost::machine::{AttentionRates, DeviceKind, LEAST_ELEMENT_SECONDS, Machine, MatrixRates};
 use meshwright_cost::step::{DeviceRates, products_of};
 use meshwright_cost::work::{KernelPurpose, KernelWork, ScalarFamily, Scores, WorkItem};
 use meshwright_device::{CompileError, compile_launches, target::Target};
@@ -123,7 +123,7 @@ fn functions(machine: &mut Machine, family: ScalarFamily, samples: &[&Sample]) {
     let beside: f64 = others.map(|f| most.work.scalars[f.position()] * known(f)).sum();
     // What costs more than a simple function does not cost less.
     let simple = ScalarFamily::Function(FunctionCost::Simple);
-    let least = if family == simple { f64::MIN_POSITIVE } else { known(simple) };
+    let least = if family == simple { LEAST_ELEMENT_SECONDS } else { known(simple) };
     if count(most) > 0.0 && computes(machine, most) {
         let seconds = ((working(machine, most) - beside) / count(most)).max(least);
         machine.device.scalar.insert(family.name().into(), seconds);
