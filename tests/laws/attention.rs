@@ -168,7 +168,7 @@ pub(crate) fn check(
         .zip(&plain.outputs)
         .map(|((name, id), (_, plain))| (*name, *id, values[plain.0 as usize].clone()))
         .collect();
-    let within = Within { least: 1.0, narrow: 2e-5, exact: true };
+    let within = Within { least: 1.0, narrow: 2e-5, ..Within::default() };
     let given = tensors(&fused.graph, &fused.bound);
     same_step(name, &step, &given, &wanted, within, &ways(&fused.dims), devices).unwrap();
 }
@@ -261,7 +261,7 @@ pub(crate) fn check_half(
     let wanted: Vec<_> =
         pairs.map(|((name, id), (_, at))| (*name, *id, values[at.0 as usize].clone())).collect();
     let step = StepGraph { float: half.into(), ..step(&fused.graph, &fused.outputs) };
-    let within = Within { least: 1.0, narrow, exact: true };
+    let within = Within { least: 1.0, narrow, ..Within::default() };
     let given = tensors(&fused.graph, &fused.bound);
     same_step(name, &step, &given, &wanted, within, &ways(&fused.dims), devices).unwrap();
     step

@@ -106,7 +106,7 @@ fn products_are_not_rounded(mut devices: Devices) {
             &step,
             &given,
             &outputs,
-            Within { least: 1.0, narrow: 1e-6, exact: true },
+            Within { least: 1.0, narrow: 1e-6, ..Within::default() },
             &[whole],
             &mut devices,
         )

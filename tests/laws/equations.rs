@@ -60,10 +60,11 @@ impl Equations {
             self.outputs.iter().map(|(name, id)| (*name, *id, values[id.0 as usize].clone())).collect();
         let step = step(&self.g, &self.outputs);
         let (step, within) = match self.half {
-            Some(float) => {
-                (StepGraph { float: float.into(), ..step }, Within { least: 2.0, narrow: 0.03, exact: true })
-            }
-            None => (step, Within { least: 1.0, narrow: 3e-5, exact: true }),
+            Some(float) => (
+                StepGraph { float: float.into(), ..step },
+                Within { least: 2.0, narrow: 0.03, ..Within::default() },
+            ),
+            None => (step, Within { least: 1.0, narrow: 3e-5, ..Within::default() }),
         };
         same_step(name, &step, &tensors(&self.g, &self.bound), &wanted, within, ways, devices)
             .unwrap_or_else(|e| panic!("{e}"))

@@ -46,7 +46,7 @@ fn law(devices: &mut Devices, x: &[f32], make: &dyn Fn(&mut Graph, Id) -> Id, wa
     let y = make(&mut g, id);
     let want = F64Tensor::new(&g.dims, [n], want.to_vec());
     let step = step(&g, &[("y", y)]);
-    let within = Within { least: 0.0, narrow: 0.0, exact: true };
+    let within = Within { least: 0.0, narrow: 0.0, ..Within::default() };
     let ways = [way(&[], vec![]), way(&[3], vec![to(n, &[0])])];
     let tensors = tensors(&step.graph, &bound);
     same_step("8 bits", &step, &tensors, &[("y", y, want)], within, &ways, devices).unwrap();

@@ -57,7 +57,7 @@ fn are_the_same(mut devices: Devices, what: &str) {
         let wanted: Vec<_> =
             outputs.iter().map(|(name, id)| (*name, *id, values[id.0 as usize].clone())).collect();
         let step = step(&g, &outputs);
-        let within = Within { least: 1.0, narrow: 2e-5, exact: true };
+        let within = Within { least: 1.0, narrow: 2e-5, ..Within::default() };
         let whole = vec![way(&[], vec![])];
         cases += same_step("joined", &step, &tensors(&g, &bound), &wanted, within, &whole, &mut devices)
             .unwrap_or_else(|e| panic!("{sizes:?}: {e}"));

@@ -166,11 +166,13 @@ pub(crate) struct Within {
     pub(crate) narrow: f64,
     /// Whether it must be the same infinity, or NaN.
     pub(crate) exact: bool,
+    /// Whether it may be 0 instead of what is not finite.
+    pub(crate) skips: bool,
 }
 
 impl Default for Within {
     fn default() -> Within {
-        Within { least: 0.0, narrow: 1e-5, exact: true }
+        Within { least: 0.0, narrow: 1e-5, exact: true, skips: false }
     }
 }
 
@@ -207,7 +209,7 @@ pub(crate) fn same_step(
                 got.data
                     .iter_mut()
                     .zip(&want.data)
-                    .filter(|(g, _)| !g.is_finite())
+                    .filter(|(g, w)| !g.is_finite() || (within.skips && **g == 0.0 && !w.is_finite()))
                     .for_each(|(g, w)| *g = *w);
             }
             close_from(&got.data, &want.data, tolerance, within.least)
