@@ -279,8 +279,7 @@ mod tests {
 
     fn of_records(records: usize, rule: OrderRule) -> Dataset {
         let file = FileRef { path: "x".into(), parts: Vec::new(), classes: Vec::new() };
-        let len = records as u64;
-        let piece = FilePiece { file, start: 0, len, held: Location::Memory(vec![0; records]) };
+        let piece = FilePiece { file, start: 0, len: records, held: Location::Memory(vec![0; records]) };
         let described = InputInfo { name: "x".into(), dtype: DType::U8, range: None, ignored: None };
         let values = Values::Pieces(vec![piece]);
         let column = Column { described, shape: Vec::new(), first: 0, step: 1, values };

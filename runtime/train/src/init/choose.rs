@@ -282,9 +282,9 @@ mod tests {
         let import = helps(&two, "layers.w = h.#.w", TakenBy::Import, layers(3));
         assert_eq!(import, ["give `--dim layers=2`"]);
         assert_eq!(helps(&two, "layers.w = h.#.w", TakenBy::Init, layers(3)).len(), 2);
-        for (shape, rule) in
-            [(&[2, 3][..], "w = v"), (&[3, 2], "w = w"), (&[6], "w = v"), (&[2, 2, 2], "w = v")]
-        {
+        let others: [(&[usize], &str); 4] =
+            [(&[2, 3], "w = v"), (&[3, 2], "w = w"), (&[6], "w = v"), (&[2, 2, 2], "w = v")];
+        for (shape, rule) in others {
             let name = rule.rsplit(' ').next().unwrap();
             let said = helps(&[(name, shape)], rule, TakenBy::Import, target("w", &[("a", 3), ("b", 3)]));
             assert!(!said.is_empty() && !said.concat().contains("init-map"), "{said:?}");
