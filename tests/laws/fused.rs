@@ -159,7 +159,7 @@ fn are_the_same(mut devices: Devices, what: &str, ways: &dyn Fn([Dim; 2]) -> Vec
             outputs.iter().map(|(name, id)| (*name, *id, values[id.0 as usize].clone())).collect();
         let step = step(&g, &outputs);
         // Sums of so many products are off by what `f32` rounds of each.
-        let within = Within { least: 1.0, narrow: 2e-5, exact: true };
+        let within = Within { least: 1.0, narrow: 2e-5, ..Within::default() };
         cases += same_step("fused", &step, &tensors(&g, &bound), &wanted, within, &ways(dims), &mut devices)
             .unwrap_or_else(|e| panic!("{sizes:?}: {e}"));
     }
@@ -223,7 +223,7 @@ fn erf_is_within(half: bool, narrow: f64, devices: &mut Devices) {
     let values = walk(&g, &bound);
     let wanted: Vec<_> =
         outputs.iter().map(|(name, id)| (*name, *id, values[id.0 as usize].clone())).collect();
-    let within = Within { least: 1e-9, narrow, exact: true };
+    let within = Within { least: 1e-9, narrow, ..Within::default() };
     let whole = vec![way(&[], vec![])];
     same_step("erf", &step(&g, &outputs), &tensors(&g, &bound), &wanted, within, &whole, devices)
         .unwrap_or_else(|e| panic!("{e}"));

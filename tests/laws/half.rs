@@ -101,7 +101,7 @@ pub(crate) fn in_half(half: DType, mut devices: Devices, what: &str, ways: &dyn 
             &s.step,
             &tensors,
             &s.outputs,
-            Within { least: 1.0, narrow: tolerance(half, &subject.name), exact: true },
+            Within { least: 1.0, narrow: tolerance(half, &subject.name), ..Within::default() },
             &ways,
             &mut devices,
         ) {
