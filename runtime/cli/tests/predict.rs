@@ -303,7 +303,7 @@ fn classes_are_called_by_the_names_that_the_data_has() {
 /// Before the training whose result could not be predicted with.
 #[test]
 fn an_output_that_is_refused_is_named_at_check_and_train() {
-    let at = prepared("predict-refused");
+    let at = prepared("predict-no-mean");
     let best = "    output best = argmax[batch](logits[classes = 0])\n    output class ";
     std::fs::write(at.join("best.mw"), MODEL.replacen("    output class ", best, 1)).unwrap();
     let train =

@@ -296,7 +296,7 @@ mod tests {
             assert_eq!(rest.records() + held.records(), records);
         }
         let of = |records: usize| of_records(records, OrderRule::default()).share_to_hold_out(0);
-        assert_eq!([4, 3, 2, 1].map(of), [Some(0.3), Some(0.3), Some(0.5), None]);
+        assert_eq!([4, 3, 2, 1].map(of), [Some(0.2), Some(0.3), Some(0.5), None]);
         assert_eq!(of(1000), Some(0.1));
     }
 
