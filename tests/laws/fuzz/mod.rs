@@ -203,7 +203,7 @@ fn told(l: &Layout, dims: &Dims) -> String {
 /// A step on a thread, and of every fourth program as a GPU launches it.
 fn on_one_device(seed: u64, step: &StepGraph, r: &Random) -> Result<(Trace, Option<Trace>), String> {
     let single = plan(step, &Layout::default(), false).map_err(|e| format!("on one device: {e:?}"))?.plan;
-    let launched = (seed % 4 == 0).then(|| run_on(meshwright_burn::reference(), single.clone(), r));
+    let launched = seed.is_multiple_of(4).then(|| run_on(meshwright_burn::reference(), single.clone(), r));
     let launched = launched.transpose().map_err(|e| format!("as a GPU launches it: {e}"))?;
     Ok((run(single, r).map_err(|e| format!("on one device: {e}"))?, launched))
 }

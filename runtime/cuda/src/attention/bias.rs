@@ -93,7 +93,7 @@ pub(super) fn attention_bias_grad<E: Float, N: Size>(
             slopes(&mut both, &beside, &space, &of_queries, &staged, &tile, 0usize, QUERIES, own);
             #[unroll]
             for at in 0..comptime!(QUERIES / 4) {
-                sums[at] = sums[at] + both.scores[at];
+                sums[at] += both.scores[at];
             }
         }
     }
