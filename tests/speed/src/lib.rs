@@ -1,7 +1,7 @@
 //! How fast this machine is: limits of processor time in tests hold on the machine on which they were set, and grow with the
 //! slowness of any other.
 //!
-//! **Invariant:** a limit never shrinks, and never grows by more than [`MOST`].
+//! **Invariant:** a limit never shrinks, and never grows by more than five times.
 
 use rustix::time::{ClockId, clock_gettime};
 use std::collections::BTreeMap;

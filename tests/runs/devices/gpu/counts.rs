@@ -51,7 +51,8 @@ fn kernels_and_bytes_are_those_of_the_estimate_compiled_for_the_host() {
                 [&ran["device_plan_bytes"], &estimated["memory"]["peak_bytes"]].map(|b| b.as_f64().unwrap());
             report(&format!("{program} in {precision}: kernels {counts:?}, bytes {bytes:?}"));
             assert!((counts[1] / counts[0] - 1.0).abs() < 0.15, "{program} in {precision}: {counts:?}");
-            assert!((bytes[1] / bytes[0] - 1.0).abs() < 0.05, "{program} in {precision}: {bytes:?}");
+            // The arena of a device plan has gaps, which an estimate does not count.
+            assert!((0.9..=1.0).contains(&(bytes[1] / bytes[0])), "{program} in {precision}: {bytes:?}");
         }
     }
 }
