@@ -2,7 +2,7 @@
 
 use crate::visible::{balanced, visible};
 use crate::work::{
-    DeviceWork, KernelPurpose, KernelWork, Loop, Product, ScalarFamily, Scores, Transfer, WorkItem,
+    DeviceWork, KernelPurpose, KernelWork, Loop, Matmul, ScalarFamily, Scores, Transfer, WorkItem,
 };
 use meshwright_device::copies::{LaunchCopies, copies};
 use meshwright_device::costs::is_view;
@@ -133,16 +133,16 @@ impl Reader<'_> {
 }
 
 /// Makes equal products one of as many batches.
-fn join(products: &mut Vec<Product>) {
+fn join(products: &mut Vec<Matmul>) {
     if let [first, rest @ ..] = &products[..]
         && rest.iter().all(|p| p == first)
     {
-        *products = vec![Product { batch: first.batch * products.len() as u64, ..*first }];
+        *products = vec![Matmul { batch: first.batch * products.len() as u64, ..*first }];
     }
 }
 
 /// Bytes of the factor that a product gives the sums of: the library sums it when the product has ended.
-fn summed(products: &[Product], factor: usize) -> f64 {
+fn summed(products: &[Matmul], factor: usize) -> f64 {
     let [p] = products else { return 0.0 };
     let of = if factor == 1 { p.n } else { p.m };
     let bytes = if p.arithmetic == Arithmetic::F32 || p.arithmetic == Arithmetic::TF32 { 4 } else { 2 };
@@ -237,13 +237,13 @@ fn extent(plan: &Plan, of: &Operand, dim: Dim) -> u64 {
 }
 
 /// The matrix product of a contraction; none where one factor is a single row of numbers, so that memory alone decides.
-fn product(plan: &Plan, step: &Step) -> Option<Product> {
+fn product(plan: &Plan, step: &Step) -> Option<Matmul> {
     let ([a, b], [out]) = step.operands::<2, 1>().ok()?;
     let arithmetic = match plan.buffer(a.buf).dtype {
         DType::F32 if plan.float == Arithmetic::TF32 && step.phase != Phase::Update => Arithmetic::TF32,
         dtype => dtype.into(),
     };
-    let mut of = Product { m: 1, n: 1, k: 1, batch: 1, arithmetic, fp8: false };
+    let mut of = Matmul { m: 1, n: 1, k: 1, batch: 1, arithmetic, fp8: false };
     let mut dims: Vec<Dim> = a.dims.iter().chain(&b.dims).copied().collect();
     dims.sort();
     dims.dedup();

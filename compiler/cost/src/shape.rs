@@ -1,7 +1,7 @@
 //! The efficiency of a matrix product by its shape.
 
-use crate::machine::ProductShape;
-use crate::work::Product;
+use crate::machine::MatmulShape;
+use crate::work::Matmul;
 
 /// Least elements of the summed dim that a unit takes where a sum is split among units.
 const LEAST_SPLIT: f64 = 512.0;
@@ -9,7 +9,7 @@ const LEAST_SPLIT: f64 = 512.0;
 /// The part of the best rate in 0..=1 that a product reaches on `units`: whole tiles, whole waves, filling of pipelines. A pipeline is filled for
 /// each tile, or, where a unit reads ahead, once for all tiles that it computes one after the other. The tile and the split of the sum that reach most
 /// count, as libraries choose them.
-pub fn efficiency(of: &Product, shape: &ProductShape, units: f64) -> f64 {
+pub fn efficiency(of: &Matmul, shape: &MatmulShape, units: f64) -> f64 {
     let mut best: f64 = 0.0;
     for (rows, columns, rate) in &shape.tiles {
         let tiles = (of.m.div_ceil(*rows as u64) * of.n.div_ceil(*columns as u64) * of.batch) as f64;
@@ -40,8 +40,8 @@ mod tests {
 
     fn shaped(m: u64, n: u64, k: u64, ahead: bool) -> f64 {
         let tiles = vec![(256, 128, 1.0), (128, 128, 0.9), (64, 64, 0.5)];
-        let shape = ProductShape { issue: 0.85, fill: 400.0, tiles, split: 0.92, ahead, source: None };
-        efficiency(&Product { m, n, k, batch: 1, arithmetic: Arithmetic::BF16, fp8: false }, &shape, 108.0)
+        let shape = MatmulShape { issue: 0.85, fill: 400.0, tiles, split: 0.92, ahead, source: None };
+        efficiency(&Matmul { m, n, k, batch: 1, arithmetic: Arithmetic::BF16, fp8: false }, &shape, 108.0)
     }
 
     #[test]

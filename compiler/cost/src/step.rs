@@ -3,7 +3,7 @@
 use crate::engine::OWN_ATTENTION;
 use crate::machine::{AttentionRates, Device, DeviceKind, Machine, MatrixRates};
 use crate::shape::efficiency;
-use crate::work::{KernelWork, Product, ScalarFamily, Scores};
+use crate::work::{KernelWork, Matmul, ScalarFamily, Scores};
 use meshwright_device::kernels::host::{LEAST_MATRIX, MOST_ROWS};
 use meshwright_plan::expr::FunctionCost;
 use meshwright_plan::{Arithmetic, KernelFamily};
@@ -76,7 +76,7 @@ impl DeviceRates {
         let stream = &self.device.stream;
         let alone = stream.rates.iter().map(|r| r.1).fold(0.0, f64::max) * self.share;
         let memory = work.bytes / stream.total.map_or(alone, |total| alone.min(total / self.beside));
-        let product = |p: &Product| {
+        let product = |p: &Matmul| {
             let rate =
                 |m: &MatrixRates| (self.device.product.issue * m.peak).min(m.best * self.device.sustained);
             self.matrix(p.arithmetic, p.fp8).map_or(0.0, |m| p.flops() / rate(m) / self.share)
@@ -109,7 +109,7 @@ impl DeviceRates {
 
     /// Seconds of a matrix product: the slowest of issuing and of power, whatever the shape. Of a few rows on a CPU a kernel of their own reads the
     /// other factor once: a product and a sum of each of its elements.
-    pub fn product(&self, p: &Product) -> f64 {
+    pub fn product(&self, p: &Matmul) -> f64 {
         let d = &self.device;
         let thin = |rows: u64, others: u64| rows <= MOST_ROWS as u64 && p.k * others >= LEAST_MATRIX as u64;
         if d.kind == DeviceKind::Cpu && p.batch == 1 && (thin(p.m, p.n) || thin(p.n, p.m)) {

@@ -52,9 +52,9 @@ pub struct KernelWork {
     /// Bytes that a kernel of a library reads once more when the product has ended: the factor whose sums it gives.
     pub again: f64,
     /// Matrix products.
-    pub products: Vec<Product>,
+    pub products: Vec<Matmul>,
     /// The same as the Plan has them, where some are computed as one.
-    pub single: Vec<Product>,
+    pub single: Vec<Matmul>,
     /// Attention.
     pub attention: Option<Scores>,
     /// Elements of scalar functions, by [`ScalarFamily::position`].
@@ -124,7 +124,7 @@ impl KernelWork {
 
 /// `batch` products of `[m, k]` with `[k, n]`.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Product {
+pub struct Matmul {
     /// Rows of the result.
     pub m: u64,
     /// Columns of the result.
@@ -139,7 +139,7 @@ pub struct Product {
     pub fp8: bool,
 }
 
-impl Product {
+impl Matmul {
     /// Floating-point operations.
     pub fn flops(&self) -> f64 {
         2.0 * self.m as f64 * self.n as f64 * self.k as f64 * self.batch as f64

@@ -50,13 +50,13 @@ impl StridedTensors {
             LaunchKind::Burn(burn) => {
                 burn.graph.operations.iter().for_each(|operation| self.operation(operation, &mut made));
             }
-            LaunchKind::Kernel(Kernel::Matmul(_) | Kernel::Product(_)) => {
+            LaunchKind::Kernel(Kernel::Matmul(_) | Kernel::MatmulEpilogue(_)) => {
                 let factors = launch.reads.iter().take(2);
                 let scattered =
                     factors.filter(|t| self.strides.get(&t.id).is_some_and(|s| !is_matrices(&t.shape, s)));
                 scattered.for_each(|t| made.add(t));
             }
-            LaunchKind::Kernel(Kernel::Products(_)) => {
+            LaunchKind::Kernel(Kernel::MatmulGroup(_)) => {
                 let shared = launch.reads.iter().take(1);
                 shared.filter(|t| self.strides.contains_key(&t.id)).for_each(|t| made.add(t));
             }

@@ -1,6 +1,6 @@
 //! What a program does, as far as [bounds](crate::base_bound) of candidates that do at least as much are concerned.
 
-use crate::shape::{ALL, Families, ShapedProduct};
+use crate::shape::{ALL, Families, ShapedMatmul};
 use crate::work::ModelWork;
 use meshwright_cost::step::DeviceRates;
 use meshwright_cost::work::{DeviceWork, KernelPurpose, KernelWork, Loop, Transfer, WorkItem};
@@ -40,7 +40,7 @@ struct BaseKernel<'p> {
     times: f64,
     axes: Axes,
     /// Bytes that do not run along the examples, and its products by what they have of them; none where all is independent of them.
-    examples: Option<(f64, Vec<ShapedProduct>)>,
+    examples: Option<(f64, Vec<ShapedMatmul>)>,
 }
 
 impl<'p> BaseKernel<'p> {
@@ -57,7 +57,7 @@ impl<'p> BaseKernel<'p> {
             Some((dim, ratio)) if dim == d => (local as f64 * ratio).round() as u64,
             _ => local,
         };
-        let shaped = || ShapedProduct::all(plan, of, size, |d| work.families([d]) & examples);
+        let shaped = || ShapedMatmul::all(plan, of, size, |d| work.families([d]) & examples);
         BaseKernel { work: of, times, axes: bits(axes), examples: fixed.map(|fixed| (fixed, shaped())) }
     }
 }
@@ -188,7 +188,7 @@ fn compute(
                 Some((fixed, products)) if *parts > 1 => {
                     let bytes = fixed + (k.work.bytes - fixed) * part;
                     let moves = KernelWork::memory(k.work.step, k.work.phase, bytes, k.work.kernels);
-                    let own = |p: &ShapedProduct| p.least(rates, &[], (*parts as u64, p.along(ALL)));
+                    let own = |p: &ShapedMatmul| p.least(rates, &[], (*parts as u64, p.along(ALL)));
                     let computed = products.iter().map(own).sum::<f64>() + rest * part;
                     let seconds = rates.seconds(&moves).work.max(computed);
                     (times * seconds, least, times * whole.launch)

@@ -2,7 +2,7 @@
 
 use crate::shape::{ALL, AxisDims, Families};
 use crate::space::{Space, Stored};
-use crate::work::{KernelSums, ModelWork, ProductKernel};
+use crate::work::{KernelSums, MatmulKernel, ModelWork};
 use meshwright_plan::Phase;
 use std::ops::Range;
 
@@ -63,7 +63,7 @@ fn least(work: &ModelWork, sums: &KernelSums, axes: &[Shares], parts: &Range<usi
     let plain = sums.plain.iter().chain(attention);
     let plain = plain.map(|((phase, families), seconds)| shared(*phase, *families, fewest(seconds)));
     let launch = if whole { fewest(&sums.launch) } else { 0.0 };
-    let product = |k: &ProductKernel| {
+    let product = |k: &MatmulKernel| {
         let [moves, computes] = [fewest(&k.moves), k.computes].map(|s| shared(k.phase, k.families, s));
         let split = |a: &Shares| match a.stored {
             // What the rules leave alone may follow parameters along any dim.

@@ -1,7 +1,7 @@
 //! Matrix products by the dims that they run along: what is left of each on a device when some are split.
 
 use meshwright_cost::step::DeviceRates;
-use meshwright_cost::work::{KernelWork, Product};
+use meshwright_cost::work::{KernelWork, Matmul};
 use meshwright_plan::{Dim, Plan, Prim, Step};
 use std::collections::HashMap;
 use std::ops::Range;
@@ -28,25 +28,25 @@ enum Counted {
 
 /// A product with its dims.
 #[derive(Clone, Debug, PartialEq)]
-pub struct ShapedProduct {
+pub struct ShapedMatmul {
     /// Their families, their sizes, and what they count.
     dims: Vec<(Families, u64, Counted)>,
     /// Of which dtype it is.
-    of: Product,
+    of: Matmul,
     /// Number of such products, which may be one.
     joined: u64,
 }
 
-impl ShapedProduct {
+impl ShapedMatmul {
     /// The products of a kernel. `size` is that of a dim on the device, `families` those of a dim.
     pub fn all(
         plan: &Plan,
         work: &KernelWork,
         size: impl Fn(Dim, u64) -> u64,
         families: impl Fn(Dim) -> Families,
-    ) -> Vec<ShapedProduct> {
+    ) -> Vec<ShapedMatmul> {
         let steps = work.steps.iter().map(|s| &plan.steps[*s]).filter(|s| matches!(s.prim, Prim::Contract));
-        let shaped = |(step, of): (&Step, &Product)| {
+        let shaped = |(step, of): (&Step, &Matmul)| {
             let ([a, b], [out]) = step.operands::<2, 1>().ok()?;
             let mut dims: Vec<Dim> = a.dims.iter().chain(&b.dims).copied().collect();
             dims.sort();
@@ -64,7 +64,7 @@ impl ShapedProduct {
                 });
                 (families(d), size(d, local.unwrap_or(1)), counted)
             });
-            Some(ShapedProduct { dims: dims.collect(), of: *of, joined: work.joined() })
+            Some(ShapedMatmul { dims: dims.collect(), of: *of, joined: work.joined() })
         };
         steps.zip(&work.products).filter_map(shaped).collect()
     }
@@ -93,7 +93,7 @@ impl ShapedProduct {
     }
 
     fn seconds(&self, rates: &DeviceRates, into: &[u64]) -> f64 {
-        let mut of = Product { m: 1, n: 1, k: 1, batch: 1, ..self.of };
+        let mut of = Matmul { m: 1, n: 1, k: 1, batch: 1, ..self.of };
         for ((_, size, counted), into) in self.dims.iter().zip(into) {
             let side = match counted {
                 Counted::Rows => &mut of.m,
@@ -104,21 +104,21 @@ impl ShapedProduct {
             *side *= size.div_ceil(*into);
         }
         // Tiles of one may fit better, or those of each.
-        let together = Product { batch: of.batch * self.joined, ..of };
+        let together = Matmul { batch: of.batch * self.joined, ..of };
         rates.product(&together).min(self.joined as f64 * rates.product(&of))
     }
 }
 
 /// The number of a product, axes by their sizes with the dims that they may split, as bits, and positions of numbers of parts.
-type SplitProduct = (usize, Vec<(u64, u32)>, Range<usize>);
+type SplitMatmul = (usize, Vec<(u64, u32)>, Range<usize>);
 
 /// Products, and what is known of their seconds.
 #[derive(Debug, Default)]
 pub struct ShapeTable {
     examples: Families,
     parts: Vec<u64>,
-    products: Vec<ShapedProduct>,
-    known: Mutex<HashMap<SplitProduct, f64>>,
+    products: Vec<ShapedMatmul>,
+    known: Mutex<HashMap<SplitMatmul, f64>>,
 }
 
 impl ShapeTable {
@@ -139,14 +139,14 @@ impl ShapeTable {
     }
 
     /// The number of a product.
-    pub fn number(&mut self, of: ShapedProduct) -> usize {
+    pub fn number(&mut self, of: ShapedMatmul) -> usize {
         self.products.iter().position(|p| *p == of).unwrap_or_else(|| {
             self.products.push(of);
             self.products.len() - 1
         })
     }
 
-    /// [`ShapedProduct::least`] of a product, for the best number of parts among those at some positions; each axis comes with the dims that it may
+    /// [`ShapedMatmul::least`] of a product, for the best number of parts among those at some positions; each axis comes with the dims that it may
     /// split of it.
     pub fn least(
         &self,

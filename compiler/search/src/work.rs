@@ -2,7 +2,7 @@
 //!
 //! It is read off the step on one device, which is compiled once. So nothing is compiled for a bound that is made of it.
 
-use crate::shape::{ALL, Families, ShapeTable, ShapedProduct};
+use crate::shape::{ALL, Families, ShapeTable, ShapedMatmul};
 use meshwright_core::StepGraph;
 use meshwright_core::step::step_graph::OutputKind;
 use meshwright_cost::step::DeviceRates;
@@ -20,14 +20,14 @@ pub struct KernelSums {
     /// The same of kernels of attention.
     pub attention: SortedMap<(Phase, Families), Vec<f64>>,
     /// Kernels with products.
-    pub products: Vec<ProductKernel>,
+    pub products: Vec<MatmulKernel>,
     /// Seconds of launches, for each number of parts.
     pub launch: Vec<f64>,
 }
 
 impl KernelSums {
-    fn products(&mut self, kernel: ProductKernel) {
-        let alike = |k: &&mut ProductKernel| ProductKernel { times: kernel.times, ..(**k).clone() } == kernel;
+    fn products(&mut self, kernel: MatmulKernel) {
+        let alike = |k: &&mut MatmulKernel| MatmulKernel { times: kernel.times, ..(**k).clone() } == kernel;
         match self.products.iter_mut().find(alike) {
             Some(k) => k.times += kernel.times,
             None => self.products.push(kernel),
@@ -37,7 +37,7 @@ impl KernelSums {
 
 /// A kernel with matrix products.
 #[derive(Clone, Debug, PartialEq)]
-pub struct ProductKernel {
+pub struct MatmulKernel {
     /// Its phase.
     pub phase: Phase,
     /// The families of its dims.
@@ -178,7 +178,7 @@ impl ModelWork {
         times: f64,
         scale: &Scale<'_>,
         moving: &dyn Fn(&KernelWork) -> Vec<f64>,
-    ) -> Option<ProductKernel> {
+    ) -> Option<MatmulKernel> {
         if work.family != KernelFamily::Matmul || work.products.is_empty() {
             return None;
         }
@@ -186,14 +186,14 @@ impl ModelWork {
             Some((dim, ratio)) if dim == d => (local as f64 * ratio).round() as u64,
             _ => local,
         };
-        let of = ShapedProduct::all(scale.plan, work, size, |d| self.families([d]));
+        let of = ShapedMatmul::all(scale.plan, work, size, |d| self.families([d]));
         if of.len() != work.products.len() {
             return None;
         }
         let (moves, computes) = without_products(work);
         let (moves, computes) = (moving(&moves), scale.rates.least(&computes).work);
         let of = of.into_iter().map(|p| self.shapes.number(p)).collect();
-        Some(ProductKernel { phase: work.phase, families, times, moves, computes, of })
+        Some(MatmulKernel { phase: work.phase, families, times, moves, computes, of })
     }
 
     /// Work for all examples of a kernel of a step with fewer, as [`ModelWork::add`] has it: what runs along them grows, bytes of operands without

@@ -1,10 +1,8 @@
 //! A product of two tensors as cuBLASLt takes it.
 
 use burn_backend::DType as BurnType;
-use meshwright_device::kernels::product::FactorDigits;
-use meshwright_gpu::products::{
-    Bits, Epilogue, Follows, Matrix, MatrixElement, MatrixProduct, Sums, matrix_of,
-};
+use meshwright_device::kernels::matmul::FactorDigits;
+use meshwright_gpu::matmuls::{Bits, Epilogue, Follows, Matmul, Matrix, MatrixElement, Sums, matrix_of};
 
 fn element(dtype: BurnType) -> Option<MatrixElement> {
     match dtype {
@@ -28,12 +26,11 @@ pub fn product(
     right: (Matrix, usize),
     out: (Matrix, usize),
     digits: FactorDigits,
-) -> Option<MatrixProduct> {
+) -> Option<Matmul> {
     let rounded = digits == FactorDigits::Tf32 && left.0.element == MatrixElement::F32;
     let sums = if rounded { Sums::Tf32 } else { Sums::Exact };
     let (epilogue, adds) = (Epilogue::default(), None);
-    let product =
-        MatrixProduct { left: left.0, right: right.0, out: out.0, batches: out.1, sums, epilogue, adds };
+    let product = Matmul { left: left.0, right: right.0, out: out.0, batches: out.1, sums, epilogue, adds };
     (left.1 == out.1 && right.1 == out.1).then_some(product)
 }
 
@@ -52,7 +49,7 @@ pub enum Then {
 }
 
 /// Addresses of a matmul.
-pub struct ProductAddresses {
+pub struct MatmulAddresses {
     pub factors: [u64; 2],
     pub out: u64,
     /// A bias, or the sums of a factor.
@@ -64,7 +61,7 @@ pub struct ProductAddresses {
 }
 
 /// The same with addresses, and the rest of the epilogue.
-pub fn at(product: MatrixProduct, then: Then, places: &ProductAddresses) -> MatrixProduct {
+pub fn at(product: Matmul, then: Then, places: &MatmulAddresses) -> Matmul {
     let at = |matrix: Matrix, address| Matrix { address, ..matrix };
     let (vector, columns) = (places.vector, product.out.columns);
     let bits = Bits::of(places.aux.unwrap_or(0), columns);
@@ -79,7 +76,7 @@ pub fn at(product: MatrixProduct, then: Then, places: &ProductAddresses) -> Matr
         Then::RightSums => (None, Follows::RightSums(vector.unwrap_or(0))),
         Then::LeftSums => (None, Follows::LeftSums(vector.unwrap_or(0))),
     };
-    MatrixProduct {
+    Matmul {
         left: at(product.left, places.factors[0]),
         right: at(product.right, places.factors[1]),
         out: at(product.out, places.out),

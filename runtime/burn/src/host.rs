@@ -15,7 +15,7 @@ use meshwright_cpu::kernels::DrawBlock;
 use meshwright_cpu::{HostMemory, Pool, bytes_mut, handle, unhandle};
 use meshwright_device::collective::calls::CallPiece;
 use meshwright_device::kernels::Kernel;
-use meshwright_device::kernels::product::FactorDigits;
+use meshwright_device::kernels::matmul::FactorDigits;
 use meshwright_device::launch::Launch;
 use meshwright_device::lowering::local::DeviceContext;
 use meshwright_device::stored::stored_as;
@@ -25,19 +25,19 @@ use meshwright_exec::backend::{
     Backend, CallBuffers, DeviceError, Download, Handle, Handles, RngState, SentAndReceived, Upload,
 };
 use meshwright_exec::{ExecError, HostTensor, opaque};
-use meshwright_gpu::products::TunedProducts;
+use meshwright_gpu::matmuls::TunedMatmuls;
 use meshwright_plan::{DType, Plan};
 
 /// The compute capability of the GPU whose launches the reference runs: an H100's.
 const REFERENCE: (u32, u32) = (9, 0);
 
 /// A stand-in for a library of products, in the memory of the host.
-pub(crate) trait HostProducts: Send {
+pub(crate) trait HostMatmuls: Send {
     /// The product of two tensors of one dtype, with elements of `dtype`.
     fn product(&mut self, left: FlexTensor, right: FlexTensor, dtype: BurnType) -> FlexTensor;
 
     /// Its choice of kernels.
-    fn tuned(&mut self) -> &mut TunedProducts;
+    fn tuned(&mut self) -> &mut TunedMatmuls;
 }
 
 /// Parts of a device of the host besides Burn's operations.
@@ -47,7 +47,7 @@ pub(crate) enum HostLibrary {
     Nothing,
     /// A stand-in for cuBLASLt.
     #[cfg_attr(not(test), expect(dead_code, reason = "tests alone have it"))]
-    Products(Box<dyn HostProducts>),
+    Matmuls(Box<dyn HostMatmuls>),
     /// The kernels of the reference: see [`reference`].
     Kernels,
 }
@@ -87,7 +87,7 @@ impl Host {
     }
 
     fn matmul(&mut self, left: FlexTensor, right: FlexTensor, dtype: BurnType) -> FlexTensor {
-        if let HostLibrary::Products(library) = &mut self.products {
+        if let HostLibrary::Matmuls(library) = &mut self.products {
             return library.product(left, right, dtype);
         }
         let to: FloatDType = dtype.into();
@@ -120,12 +120,12 @@ impl Backend for Host {
     }
 
     fn tunes(&self) -> bool {
-        matches!(self.products, HostLibrary::Products(_))
+        matches!(self.products, HostLibrary::Matmuls(_))
     }
 
-    fn tuned<R>(&mut self, f: impl FnOnce(&mut TunedProducts) -> R) -> Result<Option<R>, DeviceError> {
+    fn tuned<R>(&mut self, f: impl FnOnce(&mut TunedMatmuls) -> R) -> Result<Option<R>, DeviceError> {
         Ok(match &mut self.products {
-            HostLibrary::Products(l) => Some(f(l.tuned())),
+            HostLibrary::Matmuls(l) => Some(f(l.tuned())),
             HostLibrary::Nothing | HostLibrary::Kernels => None,
         })
     }
@@ -143,7 +143,7 @@ impl Backend for Host {
     fn target(&self) -> Target {
         match self.products {
             HostLibrary::Nothing => Target::burn_on_host(false),
-            HostLibrary::Products(_) => Target::burn_on_host(true),
+            HostLibrary::Matmuls(_) => Target::burn_on_host(true),
             HostLibrary::Kernels => {
                 Target { boolean: Target::cpu().boolean, ..Target::cuda(REFERENCE, true) }
             }

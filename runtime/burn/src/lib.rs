@@ -63,7 +63,7 @@ impl Platform for HostPlatform {
 /// The library of matmuls: in tests a stand-in for cuBLASLt, if `libraries` names one.
 fn products(libraries: &Paths) -> HostLibrary {
     #[cfg(test)]
-    return stand_in::open(libraries).map_or(HostLibrary::Nothing, HostLibrary::Products);
+    return stand_in::open(libraries).map_or(HostLibrary::Nothing, HostLibrary::Matmuls);
     #[cfg(not(test))]
     {
         let _ = libraries;

@@ -1,29 +1,29 @@
 //! Matmuls of tests by the stand-in for cuBLASLt, in the memory of the host: with a GPU's arguments, on the same
 //! tensors.
 
-use super::blas::{self, ProductAddresses, Then};
-use super::host::HostProducts;
+use super::blas::{self, MatmulAddresses, Then};
+use super::host::HostMatmuls;
 use burn_backend::DType as BurnType;
 use burn_flex::FlexTensor;
 use burn_std::Shape;
-use meshwright_device::kernels::product::FactorDigits;
+use meshwright_device::kernels::matmul::FactorDigits;
 use meshwright_gpu::load::Paths;
-use meshwright_gpu::products::{TunedProducts, Workspace};
+use meshwright_gpu::matmuls::{TunedMatmuls, Workspace};
 
 /// The stand-in, where one is named.
-pub(super) fn open(libraries: &Paths) -> Option<Box<dyn HostProducts>> {
+pub(super) fn open(libraries: &Paths) -> Option<Box<dyn HostMatmuls>> {
     libraries.cublas_lt.as_ref()?;
-    Some(Box::new(StandIn(TunedProducts::open(libraries, "Fake GPU").unwrap())))
+    Some(Box::new(StandIn(TunedMatmuls::open(libraries, "Fake GPU").unwrap())))
 }
 
-struct StandIn(TunedProducts);
+struct StandIn(TunedMatmuls);
 
-impl HostProducts for StandIn {
+impl HostMatmuls for StandIn {
     fn product(&mut self, left: FlexTensor, right: FlexTensor, dtype: BurnType) -> FlexTensor {
         product(&mut self.0, left, right, dtype)
     }
 
-    fn tuned(&mut self) -> &mut TunedProducts {
+    fn tuned(&mut self) -> &mut TunedMatmuls {
         &mut self.0
     }
 }
@@ -52,7 +52,7 @@ fn of_matrices(tensor: FlexTensor) -> FlexTensor {
     if fits.is_some() { tensor } else { tensor.to_contiguous() }
 }
 
-fn product(products: &mut TunedProducts, left: FlexTensor, right: FlexTensor, dtype: BurnType) -> FlexTensor {
+fn product(products: &mut TunedMatmuls, left: FlexTensor, right: FlexTensor, dtype: BurnType) -> FlexTensor {
     let (left, right) = (of_matrices(left), of_matrices(right));
     let mut shape = left.layout().shape().to_vec();
     let last = shape.len() - 1;
@@ -69,7 +69,7 @@ fn product(products: &mut TunedProducts, left: FlexTensor, right: FlexTensor, dt
     let (_right, at_right) = placed(right.bytes());
     let (made, at_out) = placed(out.bytes());
     let factors = [at_left + start(&left), at_right + start(&right)];
-    let places = ProductAddresses { factors, out: at_out, vector: None, aux: None, added: None };
+    let places = MatmulAddresses { factors, out: at_out, vector: None, aux: None, added: None };
     let product = blas::at(product, Then::Nothing, &places);
     let workspace = (Workspace { address: 0, bytes: 0 }, None);
     #[expect(

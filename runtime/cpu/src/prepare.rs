@@ -2,7 +2,7 @@
 
 use super::kernel::{Args, Kernel, KernelWork, Output, exactly};
 use super::kernels::{
-    Access, Arg, DrawBlock, Factored, HostKernel, HostWork, KernelError, MapKernel, ProductKernel,
+    Access, Arg, DrawBlock, Factored, HostKernel, HostWork, KernelError, MapKernel, MatmulKernel,
     RandomBlock, ReduceKernel, SliceMut, ThinKernel,
 };
 use super::{attention, blocks, index, kernels, moves, rows, windows};
@@ -33,13 +33,13 @@ pub(super) fn ready(context: &DeviceContext<'_>, of: &Arc<HostKernel>) -> Result
         }
         HostWork::Zero => KernelWork::to_one(zeros),
         HostWork::Copy => moves::copy(reads, writes)?,
-        HostWork::Product(product) => {
+        HostWork::Matmul(product) => {
             let ([batch @ .., m, n], [out]) = (product.shape.as_slice(), exactly(writes)?) else {
                 return Err(LoweringError::Plan("a product has rows and columns".into()));
             };
             let sizes = [*m, *n, product.summed];
             let [left, right] = [&product.left, &product.right].map(Factored::of);
-            let kernel = ProductKernel::new(out.dtype, batch, sizes, left, right)?;
+            let kernel = MatmulKernel::new(out.dtype, batch, sizes, left, right)?;
             KernelWork::to_one(move |args, out| kernel.run(args.read(0)?, args.read(1)?, out))
         }
         HostWork::ThinProduct { shape, of_left } => {

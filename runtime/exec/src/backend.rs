@@ -12,14 +12,14 @@ use meshwright_device::arena::Arena;
 use meshwright_device::collective::calls::CallPiece;
 use meshwright_device::iteration::Iteration;
 use meshwright_device::kernels::Kernel;
-use meshwright_device::kernels::product::FactorDigits;
+use meshwright_device::kernels::matmul::FactorDigits;
 use meshwright_device::kernels::random::DrawPoint;
 use meshwright_device::launch::Launch;
 use meshwright_device::lowering::local::DeviceContext;
 use meshwright_device::target::Target;
 use meshwright_device::{KernelError, LoweringError};
+use meshwright_gpu::matmuls::TunedMatmuls;
 use meshwright_gpu::monitor::{DeviceMemory, GpuHealth, GpuName};
-use meshwright_gpu::products::TunedProducts;
 use meshwright_plan::{DType, Plan};
 use std::sync::Arc;
 
@@ -215,7 +215,7 @@ pub trait Backend: Send + Sized + 'static {
     }
 
     /// Calls `f` with the choice of matmul kernels, after all launches have run. None without such a choice.
-    fn tuned<R>(&mut self, f: impl FnOnce(&mut TunedProducts) -> R) -> Result<Option<R>, DeviceError> {
+    fn tuned<R>(&mut self, f: impl FnOnce(&mut TunedMatmuls) -> R) -> Result<Option<R>, DeviceError> {
         let _ = f;
         Ok(None)
     }

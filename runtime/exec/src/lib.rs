@@ -27,7 +27,7 @@ pub use cluster::{
 pub use engine::interpreter::opaque;
 pub use engine::place::place;
 pub use engine::programs::Programs;
-pub use engine::slow_products::{SlowProduct, slow_products};
+pub use engine::slow_matmuls::{SlowMatmul, slow_matmuls};
 pub use engine::{DeviceReport, Engine, ExampleDraws, LocalInput, ProgramId, StateInfo, local_inputs};
 pub use error::{ExecError, GpuFault, HeldMemory, OutOfMemory, Place, SilentGpu};
 pub use meshwright_device::KernelError;

@@ -2,9 +2,9 @@
 
 use super::driver::{Driver, Properties};
 use super::load::{FoundLibrary, Library, LibraryKind, LoadError, Paths, functions};
+use super::matmuls;
 use super::monitor::GpuHealth;
 use super::nvml::Nvml;
-use super::products;
 use std::ffi::c_int;
 use std::path::PathBuf;
 
@@ -113,7 +113,7 @@ pub fn look(
         Err(e) => Err(e.to_string()),
     };
     hindrances.extend(cuda.as_ref().err().cloned());
-    let (nccl, cublas_lt) = (nccl(paths), products::installed(paths).map_err(|e| e.to_string()));
+    let (nccl, cublas_lt) = (nccl(paths), matmuls::installed(paths).map_err(|e| e.to_string()));
     let libdevice = libdevice(&variable);
     if cuda.is_ok() {
         // Without a GPU the rest does not matter.

@@ -11,6 +11,6 @@ pub mod devices;
 pub mod driver;
 mod health;
 pub mod load;
+pub mod matmuls;
 pub mod monitor;
 mod nvml;
-pub mod products;

@@ -42,10 +42,10 @@ mod exchange;
 mod faults;
 mod fold;
 mod kernels;
+mod matmuls;
 mod nccl;
 mod nvml;
 mod ops;
-mod products;
 mod ptx;
 mod stream;
 

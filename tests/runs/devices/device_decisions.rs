@@ -63,7 +63,7 @@ type Fault = fn(&mut Decisions, &DefUse<'_>, usize) -> Option<()>;
 
 /// The groups of products.
 fn joined(d: &mut Decisions) -> impl Iterator<Item = &mut FusedGroup> {
-    d.fused.at.values_mut().filter(|group| matches!(group.call.kernel, Kernel::Products(_)))
+    d.fused.at.values_mut().filter(|group| matches!(group.call.kernel, Kernel::MatmulGroup(_)))
 }
 
 /// For each pass, faults that it could make.
@@ -148,15 +148,15 @@ const FAULTS: [(&str, &str, Fault); 26] = [
         d.fused.never.insert(buf);
         Some(())
     }),
-    ("product_groups", "a product of a group is forgotten", |d, _, at| {
+    ("matmul_groups", "a product of a group is forgotten", |d, _, at| {
         joined(d).nth(at)?.steps.remove(0);
         Some(())
     }),
-    ("product_groups", "two products take each other's factors", |d, _, at| {
+    ("matmul_groups", "two products take each other's factors", |d, _, at| {
         joined(d).nth(at)?.call.reads.swap(1, 2);
         Some(())
     }),
-    ("product_groups", "two products give each other's results", |d, _, at| {
+    ("matmul_groups", "two products give each other's results", |d, _, at| {
         joined(d).nth(at)?.call.writes.swap(0, 1);
         Some(())
     }),

@@ -5,7 +5,7 @@ use burn_ir::{TensorId, TensorStatus};
 use meshwright_core::training_step;
 use meshwright_device::arena::Spot;
 use meshwright_device::kernels::Kernel;
-use meshwright_device::kernels::products::BesideProducts;
+use meshwright_device::kernels::matmul_group::GroupEpilogue;
 use meshwright_device::launch::LaunchKind;
 use meshwright_device::slot::TensorSlot;
 use meshwright_device::target::Target;
@@ -352,7 +352,8 @@ fn sums_at_another_position_of_their_stack_are_found() {
     let mut moved = 0;
     for id in device.launches.ids() {
         let launch = &device.launches[id];
-        let adds = matches!(&launch.kind, LaunchKind::Kernel(Kernel::Product(call)) if call.beside.adds());
+        let adds =
+            matches!(&launch.kind, LaunchKind::Kernel(Kernel::MatmulEpilogue(call)) if call.beside.adds());
         if !adds || !put.contains(&launch.writes[0].id) {
             continue;
         }
@@ -377,12 +378,12 @@ fn products_that_share_a_factor_are_one_launch() {
         let plan = plan(model, layout.0, layout.1, precision).unwrap();
         let device = compile(&plan, 0, Target::cuda((9, 0), true)).unwrap();
         let of = |kind: &LaunchKind| match kind {
-            LaunchKind::Kernel(Kernel::Products(call)) => Some((
+            LaunchKind::Kernel(Kernel::MatmulGroup(call)) => Some((
                 call.count,
                 match call.beside {
-                    BesideProducts::Nothing => "",
-                    BesideProducts::Bias { .. } => "bias",
-                    BesideProducts::Sums { .. } => "sums",
+                    GroupEpilogue::Nothing => "",
+                    GroupEpilogue::Bias { .. } => "bias",
+                    GroupEpilogue::Sums { .. } => "sums",
                 },
             )),
             _ => None,
@@ -421,7 +422,7 @@ fn products_at_other_distances_are_found() {
     let places = faults(&plan, Target::cuda((9, 0), true), "another distance", |device, at| {
         let id = *device.arena.of.get(at)?;
         let first = device.arena.of.iter().position(|of| *of == id)?;
-        let LaunchKind::Kernel(Kernel::Products(call)) = &device.launches[id].kind else {
+        let LaunchKind::Kernel(Kernel::MatmulGroup(call)) = &device.launches[id].kind else {
             return Some(false);
         };
         // The first of a launch's first run.

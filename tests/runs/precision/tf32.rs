@@ -76,8 +76,9 @@ fn every_matmul_of_a_gpu_has_rounded_factors() {
         let device = meshwright_device::compile(&plan, 0, Target::cuda((9, 0), true)).unwrap();
         let (mut rounded, mut exact) = (0, vec![]);
         for launch in device.launches.iter() {
-            let LaunchKind::Kernel(kernel @ (Kernel::Matmul(_) | Kernel::Product(_) | Kernel::Products(_))) =
-                &launch.kind
+            let LaunchKind::Kernel(
+                kernel @ (Kernel::Matmul(_) | Kernel::MatmulEpilogue(_) | Kernel::MatmulGroup(_)),
+            ) = &launch.kind
             else {
                 continue;
             };

@@ -200,7 +200,7 @@ fn the_gradient_of_the_vocabulary_is_added_in_its_place_on_a_gpu() {
             let options = ProjectOptions { precision: Some(precision), ..options("gpt", mesh, layout, DIMS) };
             let plan = plan(&options, SMALL);
             let device = compile(&plan, 0, Target::cuda((9, 0), true)).unwrap();
-            let adds = |kind: &LaunchKind| matches!(kind, LaunchKind::Kernel(Kernel::Product(call)) if call.beside.adds());
+            let adds = |kind: &LaunchKind| matches!(kind, LaunchKind::Kernel(Kernel::MatmulEpilogue(call)) if call.beside.adds());
             let added: Vec<_> = device.launches.iter().filter(|l| adds(&l.kind)).collect();
             let words = |l: &&&meshwright_device::launch::Launch| l.writes[0].shape.to_vec().contains(&1013);
             assert_eq!(added.iter().filter(words).count(), 1, "{layout} in {precision:?}");

@@ -195,7 +195,7 @@ pub struct DeviceTotals {
 
 /// A large product of matrices that no fast kernel of a GPU computes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct SlowProductReport {
+pub struct SlowMatmulReport {
     /// Its path.
     pub path: String,
     /// Line of the model file, 0 where there is none.
@@ -233,7 +233,7 @@ pub struct Report {
     pub alternatives: Vec<AlternativeReport>,
     /// Large products that no fast kernel of a GPU computes, where that was asked for.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub slow_products: Vec<SlowProductReport>,
+    pub slow_products: Vec<SlowMatmulReport>,
     /// What a kind of device launches, where that was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device: Option<DeviceTotals>,

@@ -1,6 +1,6 @@
 //! Products that engines compute as one.
 
-use crate::work::{KernelWork, Product, WorkItem};
+use crate::work::{KernelWork, Matmul, WorkItem};
 use meshwright_plan::KernelFamily;
 use meshwright_plan::{Phase, Plan, Prim, Step};
 
@@ -83,7 +83,7 @@ fn contraction<'p>(plan: &'p Plan, work: &KernelWork, last: &'p Step) -> Option<
 }
 
 /// Phase and first product of a kernel that multiplies.
-pub(super) fn product_of(item: &WorkItem) -> Option<(Phase, Product)> {
+pub(super) fn product_of(item: &WorkItem) -> Option<(Phase, Matmul)> {
     match item {
         WorkItem::Work(w) if w.family == KernelFamily::Matmul => Some((w.phase, *w.products.first()?)),
         _ => None,

@@ -8,7 +8,7 @@ use crate::engine::EngineFacts;
 use crate::foreign::merge::{merged, product_of};
 use crate::foreign::recompute::{recompute, recompute_last};
 use crate::timeline::Prices;
-use crate::work::{DeviceWork, KernelPurpose, KernelWork, Product, Scores, Transfer, WorkItem};
+use crate::work::{DeviceWork, KernelPurpose, KernelWork, Matmul, Scores, Transfer, WorkItem};
 use meshwright_plan::KernelFamily;
 use meshwright_plan::expr::Scalar;
 use meshwright_plan::{
@@ -271,7 +271,7 @@ impl Translation<'_> {
             let bytes = HALF * (batch * (m * k + k * n + m * n)) as f64;
             let mut made = KernelWork::memory(work.step, work.phase, bytes, 1.0);
             made.family = KernelFamily::Matmul;
-            made.products = vec![Product { m, n, k, batch, arithmetic: Arithmetic::BF16, fp8: false }];
+            made.products = vec![Matmul { m, n, k, batch, arithmetic: Arithmetic::BF16, fp8: false }];
             made
         };
         let memory = |bytes: f64| {

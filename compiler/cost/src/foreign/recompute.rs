@@ -1,7 +1,7 @@
 //! Recomputation: work of the forward pass that other systems run again in the backward pass.
 
 use super::merge::product_of;
-use crate::work::{KernelWork, Loop, Product, WorkItem};
+use crate::work::{KernelWork, Loop, Matmul, WorkItem};
 use meshwright_plan::KernelFamily;
 use meshwright_plan::Phase;
 
@@ -63,8 +63,8 @@ pub(super) fn recompute(items: &mut [WorkItem], every: usize) {
             if products % every == 0 {
                 let fp8 = work.products.iter().any(|p| p.fp8);
                 let mut own = work.clone();
-                own.bytes *= product.flops() / work.products.iter().map(Product::flops).sum::<f64>();
-                own.products = vec![Product { fp8, ..*product }];
+                own.bytes *= product.flops() / work.products.iter().map(Matmul::flops).sum::<f64>();
+                own.products = vec![Matmul { fp8, ..*product }];
                 again.push(own);
             }
         }

@@ -94,7 +94,7 @@ pub struct Device {
     /// Rates of matrix products by dtype: `bf16`.
     pub matrix: SortedMap<String, MatrixRates>,
     /// Efficiency of a matrix product by its shape.
-    pub product: ProductShape,
+    pub product: MatmulShape,
     /// Memory.
     pub stream: StreamRates,
     /// Seconds per element of an `f32` function by family ([`SCALAR_FAMILIES`]), on one core of a CPU or on a whole GPU.
@@ -137,7 +137,7 @@ pub struct MatrixRates {
 /// whole waves.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct ProductShape {
+pub struct MatmulShape {
     /// The part of the peak that a unit reaches inside a tile.
     pub issue: f64,
     /// Elements of the summed dim during which a tile does no work: a pipeline fills, the result is written.

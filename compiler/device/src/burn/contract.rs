@@ -2,7 +2,7 @@
 
 use super::lower::{Lower, Named};
 use crate::error::LoweringError;
-use crate::kernels::product::FactorDigits;
+use crate::kernels::matmul::FactorDigits;
 use crate::lowering::contraction::{Contraction, Factor, contraction};
 use crate::lowering::graph::Val;
 use crate::lowering::local::Local;
@@ -43,7 +43,7 @@ impl Lower<'_> {
     ) -> Result<Option<Val>, LoweringError> {
         let product = match contraction(a.1, b.1, out)? {
             Contraction::Zero => return Ok(None),
-            Contraction::Product(product) => product,
+            Contraction::Matmul(product) => product,
         };
         let (left, right) = if product.swapped { (b, a) } else { (a, b) };
         // Of one dtype. A matmul of a half type sums in `f32`, and is not rounded if the result is `f32`.

@@ -1,7 +1,7 @@
 //! Operations of Burn, as the lowering of steps asks for them.
 
 use crate::kernels::Kernel;
-use crate::kernels::product::FactorDigits;
+use crate::kernels::matmul::FactorDigits;
 use crate::kernels::random::RandomBlock;
 use crate::lowering::graph::{GraphBuilder, Val};
 use crate::lowering::ops::{self, Binary, Reduce, base, number, numeric};

@@ -4,8 +4,8 @@ use super::lower::Lower;
 use crate::error::LoweringError;
 use crate::kernels::fold::FoldCall;
 use crate::kernels::map::MapCall;
-use crate::kernels::product::{BesideProduct, FactorDigits, ProductCall, relu_bits};
-use crate::lowering::contraction::{Contraction, MatrixProduct, contraction};
+use crate::kernels::matmul::{FactorDigits, MatmulCall, MatmulEpilogue, relu_bits};
+use crate::lowering::contraction::{BatchedMatmul, Contraction, contraction};
 use crate::lowering::graph::Val;
 use crate::lowering::local::Local;
 use crate::passes::epilogues::{Epilogue, EpilogueKind, SummedBeside};
@@ -16,9 +16,9 @@ use meshwright_plan::{DType, Dim};
 use std::sync::Arc;
 
 /// A matmul with its epilogue, on this device.
-struct ProductSteps {
+struct MatmulSteps {
     digits: FactorDigits,
-    matrices: MatrixProduct,
+    matrices: BatchedMatmul,
     factors: [Local; 2],
     /// Result of the matmul alone.
     product: Local,
@@ -27,11 +27,11 @@ struct ProductSteps {
     /// Other operands of the fused step.
     reads: Vec<Local>,
     bias: Option<Local>,
-    beside: BesideProduct,
+    beside: MatmulEpilogue,
 }
 
 /// Result, bias and epilogue of a matmul.
-type BesideSteps = (Vec<Local>, Option<Local>, BesideProduct);
+type BesideSteps = (Vec<Local>, Option<Local>, MatmulEpilogue);
 
 impl Lower<'_> {
     /// See [`Lowering::has_epilogue`](crate::lowering::Lowering::has_epilogue).
@@ -73,7 +73,7 @@ impl Lower<'_> {
             keeps = Some(slot);
         }
         inputs.extend(steps.reads.iter().map(|local| self.read(local).val).collect::<Vec<_>>());
-        let call = ProductCall {
+        let call = MatmulCall {
             matrices: [rows, columns],
             product: (extents(&steps.product.shape), stored_as(steps.product.dtype)),
             digits: steps.digits,
@@ -92,7 +92,7 @@ impl Lower<'_> {
     fn matrix_shape(&self, product: usize) -> Result<Option<Vec<usize>>, LoweringError> {
         let ([a, b], [made]) = self.locals(&self.context.plan.steps[product])?;
         Ok(match contraction(&a, &b, &made)? {
-            Contraction::Product(product) => Some(product.shape),
+            Contraction::Matmul(product) => Some(product.shape),
             Contraction::Zero => None,
         })
     }
@@ -105,13 +105,13 @@ impl Lower<'_> {
     }
 
     /// The matmul with its epilogue; none if the library has no such epilogue, or no kernel could replace it.
-    fn product_steps(&self, epilogue: &Epilogue) -> Result<Option<ProductSteps>, LoweringError> {
+    fn product_steps(&self, epilogue: &Epilogue) -> Result<Option<MatmulSteps>, LoweringError> {
         let steps = &self.context.plan.steps;
         let (product, other) = (&steps[epilogue.product], &steps[epilogue.other]);
         let ([a, b], [made]) = self.locals(product)?;
         let mut reads = other.reads.iter().map(|o| self.local(o)).collect::<Result<Vec<_>, _>>()?;
         self.context.check_aligned(&[&a, &b, &made], &[])?;
-        let Contraction::Product(matrices) = contraction(&a, &b, &made)? else { return Ok(None) };
+        let Contraction::Matmul(matrices) = contraction(&a, &b, &made)? else { return Ok(None) };
         // A sum of products without matrices is a fold (ADR 43).
         let is_matrix = matrices.copy.is_none()
             && matrices.shape.len() == 2
@@ -131,7 +131,7 @@ impl Lower<'_> {
         let gives = |dtype: DType| dtype == a.dtype || a.dtype.is_half() && dtype == DType::F32;
         let fits = is_matrix && gives(written[0].dtype) && gives(made.dtype);
         let whole = written.iter().chain(&reads).all(|l| l.elements() > 0);
-        let steps = ProductSteps {
+        let steps = MatmulSteps {
             digits: self.decisions.digits([a.buf, b.buf]),
             matrices: *matrices,
             factors: [a, b],
@@ -149,7 +149,7 @@ impl Lower<'_> {
     fn beside(
         &self,
         epilogue: &Epilogue,
-        (matrices, [rows, columns], made): (&MatrixProduct, [Vec<Dim>; 2], &Local),
+        (matrices, [rows, columns], made): (&BatchedMatmul, [Vec<Dim>; 2], &Local),
         reads: &[Local],
     ) -> Result<Option<BesideSteps>, LoweringError> {
         let steps = &self.context.plan.steps;
@@ -169,7 +169,7 @@ impl Lower<'_> {
                 if !bias.iter().all(by_columns) {
                     return Ok(None);
                 }
-                (vec![out], bias, BesideProduct::Map { function, map, at })
+                (vec![out], bias, MatmulEpilogue::Map { function, map, at })
             }
             EpilogueKind::GeluKeeping { product, bias, gelu } => {
                 let (Some((map, at)), [result]) = (map(product), &steps[gelu].writes[..]) else {
@@ -181,7 +181,7 @@ impl Lower<'_> {
                 (
                     vec![result, out],
                     Some(bias),
-                    BesideProduct::GeluKeeping { map, at, gelu: Arc::from([gelu]) },
+                    MatmulEpilogue::GeluKeeping { map, at, gelu: Arc::from([gelu]) },
                 )
             }
             EpilogueKind::ReluGrad { product, forward, .. } => {
@@ -193,7 +193,7 @@ impl Lower<'_> {
                 if !alike(&reads[1 - product]) {
                     return Ok(None);
                 }
-                (vec![out], None, BesideProduct::ReluGrad { map, at })
+                (vec![out], None, MatmulEpilogue::ReluGrad { map, at })
             }
             EpilogueKind::GeluGrad { product, operand } => {
                 let Some((map, at)) = map(product) else { return Ok(None) };
@@ -201,14 +201,14 @@ impl Lower<'_> {
                 if !alike(x) || x.dtype != out.dtype {
                     return Ok(None);
                 }
-                (vec![out], None, BesideProduct::GeluGrad { map, at })
+                (vec![out], None, MatmulEpilogue::GeluGrad { map, at })
             }
             EpilogueKind::FactorSums { factor } => {
                 let known = (matrices, [rows, columns], made.dtype);
                 let Some((right, fold, out)) = self.factor_sums(epilogue.other, factor, known)? else {
                     return Ok(None);
                 };
-                (vec![made.clone(), out], None, BesideProduct::FactorSums { right, fold })
+                (vec![made.clone(), out], None, MatmulEpilogue::FactorSums { right, fold })
             }
             EpilogueKind::Adds { product, sums } => {
                 let (Some(map), value) = (map(product), &reads[1 - product]) else { return Ok(None) };
@@ -226,7 +226,7 @@ impl Lower<'_> {
         out: Local,
         (map, at): (Arc<[MapCall]>, usize),
         sums: Option<SummedBeside>,
-        (matrices, dims): (&MatrixProduct, [Vec<Dim>; 2]),
+        (matrices, dims): (&BatchedMatmul, [Vec<Dim>; 2]),
     ) -> Result<Option<BesideSteps>, LoweringError> {
         let (mut written, mut summed) = (vec![out], None);
         if let Some(sums) = sums {
@@ -237,7 +237,7 @@ impl Lower<'_> {
             written.push(out);
             summed = Some((right, fold));
         }
-        Ok(Some((written, None, BesideProduct::Adds { map, at, sums: summed })))
+        Ok(Some((written, None, MatmulEpilogue::Adds { map, at, sums: summed })))
     }
 
     /// Sums of a factor by a step: whether the factor is the right one of its matmul, whose result has that dtype, the kernel, and the result; none if
@@ -246,7 +246,7 @@ impl Lower<'_> {
         &self,
         step: usize,
         factor: usize,
-        (matrices, [rows, columns], dtype): (&MatrixProduct, [Vec<Dim>; 2], DType),
+        (matrices, [rows, columns], dtype): (&BatchedMatmul, [Vec<Dim>; 2], DType),
     ) -> Result<Option<FactorSums>, LoweringError> {
         let step = &self.context.plan.steps[step];
         let (Ok(Some(fold)), [out]) = (self.own_fold_call(step), &step.writes[..]) else { return Ok(None) };

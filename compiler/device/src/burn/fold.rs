@@ -156,7 +156,7 @@ fn product_of(left: &(Computed, Vec<Operand>), right: &(Computed, Vec<Operand>))
 /// Whether each element of a factor is in one product alone.
 fn has_no_matrices(a: &Local, b: &Local, out: &Local) -> bool {
     match contraction(a, b, out) {
-        Ok(Contraction::Product(product)) => product.shape.iter().rev().take(2).all(|n| *n == 1),
+        Ok(Contraction::Matmul(product)) => product.shape.iter().rev().take(2).all(|n| *n == 1),
         _ => false,
     }
 }

@@ -7,7 +7,7 @@ pub mod verify_decisions;
 
 use crate::decisions::def_use::DefUse;
 use crate::decisions::fused::FusedGroups;
-use crate::kernels::product::FactorDigits;
+use crate::kernels::matmul::FactorDigits;
 use crate::passes::attention_bits::AttentionBits;
 use crate::passes::epilogues::{EpilogueKind, Epilogues};
 use crate::passes::inlined::InlinedValues;

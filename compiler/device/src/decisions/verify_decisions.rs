@@ -199,7 +199,7 @@ fn sums_match(uses: &DefUse<'_>, decisions: &Decisions) -> Result<(), Problem> {
 fn products_match(uses: &DefUse<'_>, decisions: &Decisions) -> Result<(), Problem> {
     let steps = &uses.plan.steps;
     for group in decisions.fused.at.values() {
-        let Kernel::Products(call) = &group.call.kernel else { continue };
+        let Kernel::MatmulGroup(call) = &group.call.kernel else { continue };
         let wrong = |what: &str| Err((Some(group.last()), format!("products that are one launch {what}")));
         let contracts = group.steps.iter().filter(|at| matches!(steps[**at].prim, Prim::Contract));
         let contracts: Vec<&Step> = contracts.map(|at| &steps[*at]).collect();

@@ -3,7 +3,7 @@
 use crate::access::Access;
 use crate::collective::halo::Halo;
 use crate::collective::pack::{PackedBlock, StridedView};
-use crate::lowering::contraction::{Factor, MatrixProduct};
+use crate::lowering::contraction::{BatchedMatmul, Factor};
 use crate::lowering::local::Local;
 use meshwright_plan::{DType, Donation, Prim};
 
@@ -38,7 +38,7 @@ pub enum HostWork {
     /// Copy of a part, or to another order of dims.
     Copy,
     /// Matmul of the first operand by the second.
-    Product(Box<MatrixProduct>),
+    Matmul(Box<BatchedMatmul>),
     /// Matmul of a factor with few rows by a matrix, which is streamed.
     ThinProduct {
         /// Sizes and strides.
@@ -63,7 +63,7 @@ impl HostWork {
             HostWork::Cast => "cast",
             HostWork::Zero => "zero",
             HostWork::Copy => "copy",
-            HostWork::Product(_) => "matmul",
+            HostWork::Matmul(_) => "matmul",
             HostWork::ThinProduct { .. } => "thin_matmul",
             HostWork::Pack(_) => "pack",
             HostWork::Unpack(..) => "unpack",

@@ -27,9 +27,9 @@ macro_rules! kernels {
             /// A pool, or the transpose of one.
             Pool(windows::PoolCall);
             /// A matrix product with an epilogue.
-            Product(product::ProductCall);
+            MatmulEpilogue(matmul::MatmulCall);
             /// Matrix products of one shape that share a factor.
-            Products(products::ProductsCall) fuses products::product_groups;
+            MatmulGroup(matmul_group::MatmulGroupCall) fuses matmul_group::matmul_groups;
         }
     };
 }

@@ -235,7 +235,7 @@ impl ProgramBuilder<'_> {
         let Some(group) = self.lowering.decisions.fused.at.get(&index).cloned() else { return };
         let FusedCall { kernel, reads, writes } = group.call;
         match kernel {
-            Kernel::Products(call) => self.lowering.products(&call, &reads, &writes),
+            Kernel::MatmulGroup(call) => self.lowering.products(&call, &reads, &writes),
             kernel => self.lowering.record(kernel, &reads, &writes),
         }
         if group.steps.len() > 1 {

@@ -22,7 +22,7 @@ pub struct Factor {
 
 /// A contraction that is one matrix product.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MatrixProduct {
+pub struct BatchedMatmul {
     /// Whether the second operand is the left factor.
     pub swapped: bool,
     /// The left factor, `[batch.., rows, summed]`.
@@ -43,7 +43,7 @@ pub enum Contraction {
     /// The result is empty, or the sum is: all zeros.
     Zero,
     /// A matrix product.
-    Product(Box<MatrixProduct>),
+    Matmul(Box<BatchedMatmul>),
 }
 
 /// Finds the matrix product that contracts `a` with `b` to `out`.
@@ -89,7 +89,7 @@ pub fn contraction(a: &Local, b: &Local, out: &Local) -> Result<Contraction, Str
     let produced = order(above, beside);
     let mut shape: Vec<usize> = batch.iter().map(|d| d.1).collect();
     shape.extend([size(above), size(beside)]);
-    Ok(Contraction::Product(Box::new(MatrixProduct {
+    Ok(Contraction::Matmul(Box::new(BatchedMatmul {
         swapped,
         left: factor(left, &batch, above, &summed),
         right: factor(right, &batch, &summed, beside),
@@ -157,9 +157,9 @@ mod tests {
         Local { buf: BufId(0), dtype: DType::F32, ranges: shape.iter().map(|n| 0..*n).collect(), shape, dims }
     }
 
-    fn product(a: &str, b: &str, out: &str) -> MatrixProduct {
+    fn product(a: &str, b: &str, out: &str) -> BatchedMatmul {
         match contraction(&local(a), &local(b), &local(out)).unwrap() {
-            Contraction::Product(p) => *p,
+            Contraction::Matmul(p) => *p,
             Contraction::Zero => panic!("not empty"),
         }
     }

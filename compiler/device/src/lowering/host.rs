@@ -7,7 +7,7 @@ use crate::collective::pack::{PackedBlock, StridedView, in_turn};
 use crate::error::LoweringError;
 use crate::kernels::Kernel;
 use crate::kernels::host::{Factored, HostKernel, HostWork, LEAST_MATRIX, MOST_ROWS, ThinShape, aligned};
-use crate::lowering::contraction::{Contraction, Factor, MatrixProduct, contraction};
+use crate::lowering::contraction::{BatchedMatmul, Contraction, Factor, contraction};
 use crate::lowering::graph::Val;
 use crate::lowering::local::Local;
 use crate::lowering::{Lowering, Plane};
@@ -141,7 +141,7 @@ impl HostSteps<'_, '_> {
                 self.store(zero, out);
                 return Ok(());
             }
-            Contraction::Product(product) => product,
+            Contraction::Matmul(product) => product,
         };
         let (left, right) = if product.swapped { (b, a) } else { (a, b) };
         let wide = Local { dtype: out.dtype.wide(), ..out.clone() };
@@ -150,7 +150,7 @@ impl HostSteps<'_, '_> {
             Some(work) => self.one(work, &[left, right], &target),
             None => {
                 let factors = [self.factor(left, &product.left), self.factor(right, &product.right)];
-                self.one(HostWork::Product(product.clone()), &factors, &target)
+                self.one(HostWork::Matmul(product.clone()), &factors, &target)
             }
         };
         let made = if product.copy.is_some() { self.reorder(made, &wide) } else { made };
@@ -218,7 +218,7 @@ fn reordered(like: &Local, order: &[Dim]) -> Local {
 }
 
 /// The product of a few rows and a matrix that lies in one piece, if it is one.
-fn thin(left: &Local, right: &Local, product: &MatrixProduct) -> Option<HostWork> {
+fn thin(left: &Local, right: &Local, product: &BatchedMatmul) -> Option<HostWork> {
     let ([batch @ .., m, n], inner) = (product.shape.as_slice(), product.summed) else { return None };
     let copies = product.left.copy.is_some() || product.right.copy.is_some();
     if copies || batch.iter().any(|b| *b != 1) || left.dtype != right.dtype {

@@ -1,5 +1,5 @@
 //! Epilogues of matmuls: a bias and a function before the result is written, the sum of a factor that is read anyway, or a value
-//! to which the result is added (`added_products.rs`).
+//! to which the result is added (`added_matmuls.rs`).
 //!
 //! A Plan has these as steps of their own, since processors without such matmuls are no faster with one step instead of
 //! two. If a device has a library that fuses them, the step is fused into the matmul.
@@ -11,7 +11,7 @@ use super::residuals::Residuals;
 use super::step_order::StepOrder;
 use crate::decisions::def_use::DefUse;
 use crate::decisions::fused::FusedGroups;
-use crate::kernels::product::ProductFunction;
+use crate::kernels::matmul::EpilogueFunction;
 use meshwright_plan::expr::{BinaryFn, Expr, Reg, Scalar, UnaryFn};
 use meshwright_plan::{BufId, DType, Monoid, Prim};
 use meshwright_sorted::{SortedMap, SortedSet};
@@ -63,13 +63,13 @@ pub enum EpilogueKind {
     /// A function of the matmul's elements, after a bias if there is one.
     Map {
         /// The function.
-        function: ProductFunction,
+        function: EpilogueFunction,
         /// Index of the matmul's result among the operands of the fused step.
         product: usize,
         /// Index of the bias among the operands of the fused step.
         bias: Option<usize>,
     },
-    /// A matmul with a bias, and [`ProductFunction::GeluTanh`] of that in a step of its own. Both results are written.
+    /// A matmul with a bias, and [`EpilogueFunction::GeluTanh`] of that in a step of its own. Both results are written.
     GeluKeeping {
         /// Index of the matmul's result among the operands of the step that adds the bias.
         product: usize,
@@ -87,7 +87,7 @@ pub enum EpilogueKind {
         /// The matmul whose epilogue the `relu` is, as a step of the Plan.
         forward: usize,
     },
-    /// The gradient of [`ProductFunction::GeluTanh`].
+    /// The gradient of [`EpilogueFunction::GeluTanh`].
     GeluGrad {
         /// Index of the matmul's result, the cotangent, among the operands of the fused step.
         product: usize,
@@ -99,7 +99,7 @@ pub enum EpilogueKind {
         /// Index of the factor among the operands of the matmul.
         factor: usize,
     },
-    /// The matmul is added to a value that ends there, in its memory: see `added_products.rs`.
+    /// The matmul is added to a value that ends there, in its memory: see `added_matmuls.rs`.
     Adds {
         /// Index of the matmul's result among the operands of the fused step; the other one is the value.
         product: usize,
@@ -238,7 +238,7 @@ impl Finder<'_> {
         };
         let by = self.uses.written_by(read.buf, at)?;
         let epilogue = self.all.at.get(self.all.moved.get(&by)?).filter(|e| e.other == by)?;
-        let EpilogueKind::Map { function: ProductFunction::Identity, product, bias: Some(bias) } =
+        let EpilogueKind::Map { function: EpilogueFunction::Identity, product, bias: Some(bias) } =
             epilogue.does
         else {
             return None;
@@ -246,7 +246,7 @@ impl Finder<'_> {
         let same = self.uses.plan.steps[by].writes.first() == Some(read) && read.dims == written.dims;
         let fits = same && self.uses.is_beside(by, at);
         let form = Some(canonical(expr, *regs.first()?)?);
-        (fits && form == applied(ProductFunction::GeluTanh, 0, None)).then(|| Epilogue {
+        (fits && form == applied(EpilogueFunction::GeluTanh, 0, None)).then(|| Epilogue {
             does: EpilogueKind::GeluKeeping { product, bias, gelu: at },
             ..epilogue.clone()
         })
@@ -265,8 +265,8 @@ impl Finder<'_> {
             2 => Some(1 - product),
             _ => return None,
         };
-        for function in [ProductFunction::Identity, ProductFunction::Relu, ProductFunction::GeluTanh] {
-            if (other.is_some() || function != ProductFunction::Identity)
+        for function in [EpilogueFunction::Identity, EpilogueFunction::Relu, EpilogueFunction::GeluTanh] {
+            if (other.is_some() || function != EpilogueFunction::Identity)
                 && applied(function, product, other).as_ref() == Some(form)
             {
                 return Some(EpilogueKind::Map { function, product, bias: other });
@@ -278,7 +278,7 @@ impl Finder<'_> {
         }
         let of = self.uses.written_by(step.reads[result].buf, usize::MAX)?;
         let forward = self.all.at.get(self.all.moved.get(&of)?)?;
-        let is_relu = matches!(forward.does, EpilogueKind::Map { function: ProductFunction::Relu, .. });
+        let is_relu = matches!(forward.does, EpilogueKind::Map { function: EpilogueFunction::Relu, .. });
         // Once: the lifetime of the stored bits ends with it.
         let first = !self.all.keep_bits.contains_key(&of);
         (is_relu && first && self.uses.is_beside(of, at) && relu_grad(product, result).as_ref() == Some(form))
@@ -394,7 +394,7 @@ impl Finder<'_> {
 }
 
 /// A function of a product and a bias, by the numbers of the operands.
-pub(super) fn applied(function: ProductFunction, product: usize, bias: Option<usize>) -> Option<Canonical> {
+pub(super) fn applied(function: EpilogueFunction, product: usize, bias: Option<usize>) -> Option<Canonical> {
     let mut e = Expr::default();
     let mut x = e.push(Scalar::Load(product as u16), DType::F32);
     if let Some(bias) = bias {
@@ -402,9 +402,9 @@ pub(super) fn applied(function: ProductFunction, product: usize, bias: Option<us
         x = e.binary(BinaryFn::Add, x, bias);
     }
     let made = match function {
-        ProductFunction::Identity => x,
-        ProductFunction::Relu => e.unary(UnaryFn::Relu, x),
-        ProductFunction::GeluTanh => {
+        EpilogueFunction::Identity => x,
+        EpilogueFunction::Relu => e.unary(UnaryFn::Relu, x),
+        EpilogueFunction::GeluTanh => {
             let tanh = tanh_of_gelu(&mut e, x);
             let (half, one) = (e.constant(0.5, DType::F32), e.constant(1.0, DType::F32));
             let sum = e.binary(BinaryFn::Add, one, tanh);

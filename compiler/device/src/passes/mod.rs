@@ -1,7 +1,7 @@
 //! Passes that decide about a whole Plan on one device, each from the Plan and the decisions before it.
 //! [`crate::decisions::decide`] has their order.
 
-mod added_products;
+mod added_matmuls;
 pub mod attention_bits;
 pub mod canonical;
 pub mod epilogues;

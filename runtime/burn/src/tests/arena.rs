@@ -6,7 +6,7 @@ use burn_ir::{BaseOperationIr, GraphIr, OperationIr, ShapeOpIr, TensorId, Tensor
 use meshwright_device::arena::layout::arena_of;
 use meshwright_device::arena::{Arena, Spot, result_bytes, row_pitch};
 use meshwright_device::kernels::Kernel;
-use meshwright_device::kernels::product::FactorDigits;
+use meshwright_device::kernels::matmul::FactorDigits;
 use meshwright_device::launch::{BurnGraph, DevicePlan, Launch, LaunchKind, LoopLaunch};
 use meshwright_device::slot::{LaunchId, Residual, Slots, StoredPositions, TensorSlot};
 use meshwright_device::target::Target;

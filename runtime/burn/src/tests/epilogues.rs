@@ -3,7 +3,7 @@
 use super::plans::Builder;
 use meshwright_device::decisions::Decisions;
 use meshwright_device::decisions::def_use::DefUse;
-use meshwright_device::kernels::product::ProductFunction;
+use meshwright_device::kernels::matmul::EpilogueFunction;
 use meshwright_device::passes::epilogues::{Epilogue, EpilogueKind, Epilogues, SummedBeside};
 use meshwright_device::passes::step_order::StepOrder;
 use meshwright_plan::expr::{BinaryFn, Expr, Reg, UnaryFn};
@@ -58,7 +58,7 @@ fn relu(e: &mut Expr, r: &[Reg]) -> Reg {
     e.unary(UnaryFn::Relu, sum)
 }
 
-fn map(function: ProductFunction, bias: Option<usize>) -> EpilogueKind {
+fn map(function: EpilogueFunction, bias: Option<usize>) -> EpilogueKind {
     EpilogueKind::Map { function, product: 0, bias }
 }
 
@@ -69,7 +69,7 @@ fn a_bias_and_what_follows_it_are_done_by_the_product() {
     let y = l.map(&[&product, &bias], relu);
     l.b.output("y", &y);
     let all = found(&l.b.finish());
-    let does = map(ProductFunction::Relu, Some(1));
+    let does = map(EpilogueFunction::Relu, Some(1));
     assert_eq!(all.at, [(0, Epilogue { product: 0, other: 1, before: vec![], after: vec![], does })].into());
     assert_eq!((all.moved, all.never), ([(1, 0)].into(), [product.buf].into()));
 }
@@ -101,7 +101,7 @@ fn gelu_is_known_by_its_equation() {
         l.b.output("y", &y);
         let all = found(&l.b.finish());
         let does = all.at.get(&0).map(|e| e.does);
-        assert_eq!(does, (scale < 0.799).then(|| map(ProductFunction::GeluTanh, None)));
+        assert_eq!(does, (scale < 0.799).then(|| map(EpilogueFunction::GeluTanh, None)));
     }
 }
 
@@ -147,7 +147,7 @@ fn the_gradient_of_a_relu_reads_its_bits_and_a_factor_is_summed_by_the_product_t
     l.b.output("dw", &dw);
     let all = found(&l.b.finish());
     let does: Vec<(usize, EpilogueKind)> = all.at.iter().map(|(at, e)| (*at, e.does)).collect();
-    let relu = map(ProductFunction::Relu, None);
+    let relu = map(EpilogueFunction::Relu, None);
     let grad = EpilogueKind::ReluGrad { product: 1, of: 1, forward: 0 };
     assert_eq!(does, [(0, relu), (2, grad), (5, EpilogueKind::FactorSums { factor: 1 })]);
     assert_eq!(all.keep_bits, [(1, 2)].into());

@@ -44,7 +44,7 @@ macro_rules! kernels {
 }
 
 kernels! {
-    attention block_copy convolve copy cross_entropy cumsum few_rows index map pool positions product random reduce softmax top_k update
+    attention block_copy convolve copy cross_entropy cumsum few_rows index map matmul pool positions random reduce softmax top_k update
 }
 
 mod check;

@@ -2,8 +2,6 @@
 //! sum has one order: nothing is added by atomics (FlashAttention-2, Dao 2023, arXiv 2307.08691, section 3.1.2, has one kernel, which
 //! computes less and adds the gradients of queries as they come).
 
-use super::super::ptx::show_to_products;
-use super::super::tile::{Two, VECTOR};
 use super::decide::{any_needs, any_query_needs, next_wanted};
 use super::draws::bits_of;
 use super::elements::{KeyTile, staged_line};
@@ -13,6 +11,8 @@ use super::slopes::{QueryRows, slopes};
 use super::staged::Staged;
 use super::stream::{Both, Pair, PairShape, Stream};
 use super::tiles::{accumulate, accumulate_columns, finish, halves, new_tiles, store};
+use crate::kernel::ptx::show_to_products;
+use crate::kernel::tile::{Two, VECTOR};
 use cubecl::prelude::*;
 use meshwright_plan::AttentionPart;
 

@@ -1,7 +1,6 @@
 //! The gradient of a bias: that of the scores, summed over the outer dims that the bias lacks. A block has the scores of 64 queries and 64 keys,
 //! and goes over these dims in one order: nothing is added by atomics, and no scores are in memory.
 
-use super::super::tile::Two;
 use super::decide::is_decided;
 use super::draws::{bits_of, load_bits};
 use super::elements::KeyTile;
@@ -10,6 +9,7 @@ use super::scores::{AttentionShape, Beside, Space, base, row_offset, two_lines};
 use super::slopes::{QueryRows, slopes};
 use super::staged::Staged;
 use super::stream::{Both, Pair, PairShape};
+use crate::kernel::tile::Two;
 use cubecl::prelude::*;
 
 /// The outer position of a term of the sum, of which the `place`-th is along the dims of the bias, and the `term`-th along the others.

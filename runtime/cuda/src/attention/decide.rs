@@ -1,7 +1,7 @@
 //! Tiles that positions decide: all their scores are one number, and they are left out where that has no weight.
 
-use super::super::tile::{PLANES, UNITS};
 use super::scores::{AttentionShape, Beside, DECIDED, Space, line, of_query};
+use crate::kernel::tile::{PLANES, UNITS};
 use cubecl::prelude::*;
 
 /// The number to which scores are relative: none of a row without scores, all of whose weights are 0.

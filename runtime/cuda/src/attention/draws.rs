@@ -9,11 +9,11 @@
 //! elements of two adjacent tiles of 8 columns belong to as many counters as there are threads with elements of these:
 //! so each thread computes one, and they exchange the results.
 
-use super::super::random::of_words;
-use super::super::tile::UNITS;
 use super::decide::is_decided;
 use super::load::{place_of_cube, row_of_unit};
 use super::scores::{AttentionShape, Beside, DECIDED, DrawnShape, QueryLine, Space, drawn_at, two_lines};
+use crate::kernel::random::of_words;
+use crate::kernel::tile::UNITS;
 use cubecl::prelude::*;
 
 /// Draws for all tiles of 64 queries and 64 keys, except decided ones: a word for each thread.

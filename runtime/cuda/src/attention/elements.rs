@@ -1,8 +1,8 @@
 //! Operands of a score: the values that expressions read at a query and a key.
 
-use super::super::program::{ScalarInputs, evaluate, truth};
 use super::scores::{AttentionShape, Beside, QueryLine, Space, bare_line};
 use super::staged::Staged;
+use crate::kernel::program::{ScalarInputs, evaluate, truth};
 use cubecl::prelude::*;
 
 /// A query of a tile with staged operands: its index in the tile, and the tile's first query.

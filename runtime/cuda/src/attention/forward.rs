@@ -2,9 +2,6 @@
 //! (FlashAttention-2, Dao 2023, arXiv 2307.08691, algorithm 1, but that the values are divided by the sum only where the
 //! result is asked for). It begins with none, or with what other keys have given.
 
-use super::super::exp2::exp;
-use super::super::program::evaluate;
-use super::super::tile::{Two, row_max, row_sum};
 use super::decide::{any_needs, next_wanted, shift};
 use super::draws::bits_of;
 use super::elements::{KeyTile, Which, element, key_in_tile, score};
@@ -13,6 +10,9 @@ use super::scores::{AttentionShape, Beside, QueryLine, Space, base, of_query, ro
 use super::staged::{RowSource, Staged};
 use super::stream::{PairShape, Stream};
 use super::tiles::{accumulate, finish, halves, new_tiles, products};
+use crate::kernel::exp2::exp;
+use crate::kernel::program::evaluate;
+use crate::kernel::tile::{Two, row_max, row_sum};
 use cubecl::prelude::*;
 use meshwright_plan::AttentionPart;
 

@@ -1,12 +1,12 @@
 //! The launch of the kernels of an attention.
 
-use super::super::tile::{UNITS, VECTOR};
 use super::load::QUERIES;
 use super::scores::{AttentionShape, BesideLaunch, BesideShape, DECIDED, DrawnShape, SpaceLaunch};
 use super::{backward, bias, draws, forward};
-use crate::arguments::address_type;
-use crate::drawn::Drawn;
-use crate::operands::{GpuLaunch, OwnInputs, ResultSlot};
+use crate::kernel::arguments::address_type;
+use crate::kernel::drawn::Drawn;
+use crate::kernel::operands::{GpuLaunch, OwnInputs, ResultSlot};
+use crate::kernel::tile::{UNITS, VECTOR};
 use burn_backend::DType as BurnType;
 use burn_backend::cubecl::dtype_to_storage_type;
 use burn_cubecl::kernel::into_contiguous;

@@ -1,10 +1,10 @@
 //! Rows of queries, keys and values, from memory to tiles, and from accumulators to memory.
 
-use super::super::ptx::{copy_ahead, shared_address, show_to_products, wait_for_copies};
-use super::super::tile::{PLANES, ROWS, Two, UNITS, VECTOR, write};
 use super::scores::{AttentionShape, Space, base, row_offset};
 use super::staged::RowSource;
 use super::tiles::{TileShape, place};
+use crate::kernel::ptx::{copy_ahead, shared_address, show_to_products, wait_for_copies};
+use crate::kernel::tile::{PLANES, ROWS, Two, UNITS, VECTOR, write};
 use cubecl::prelude::*;
 use meshwright_plan::AttentionPart;
 

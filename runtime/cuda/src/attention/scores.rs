@@ -4,9 +4,9 @@
 //! the queries of one; and the keys. All tensors have strides along these, 0 for a missing dim, and along a dim of
 //! their own.
 
-use super::super::drawn::Draw;
-use super::super::program::ScalarProgram;
 use super::tiles::TileShape;
+use crate::kernel::drawn::Draw;
+use crate::kernel::program::ScalarProgram;
 use cubecl::prelude::*;
 pub(super) use meshwright_device::kernels::attention::DECIDED;
 use meshwright_plan::AttentionPart;

@@ -1,13 +1,13 @@
 //! The gradients of scores, in tiles whose rows are queries. Weights are computed again from the greatest scores and the sums.
 
-use super::super::exp2::exp;
-use super::super::program::evaluate;
-use super::super::tile::Two;
 use super::decide::shift;
 use super::elements::{KeyTile, Which, element, key_in_tile, score};
 use super::scores::{AttentionShape, Beside, QueryLine, Space, of_query};
 use super::staged::Staged;
 use super::stream::Both;
+use crate::kernel::exp2::exp;
+use crate::kernel::program::evaluate;
+use crate::kernel::tile::Two;
 use cubecl::prelude::*;
 
 /// Of one score: its weight times its factor, and the gradient of the matmul of query and key.

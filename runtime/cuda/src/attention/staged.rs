@@ -5,9 +5,9 @@
     reason = "lists that are known when a kernel is compiled are counted, not iterated"
 )]
 
-use super::super::ptx::{copy_ahead, shared_address};
-use super::super::tile::Two;
 use super::scores::{AttentionShape, Beside, Space, base, position};
+use crate::kernel::ptx::{copy_ahead, shared_address};
+use crate::kernel::tile::Two;
 use cubecl::prelude::*;
 
 /// Offsets of rows of a tensor, of queries or of keys, computed once: the loops over tiles read no metadata of tensors.

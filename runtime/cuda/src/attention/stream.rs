@@ -2,12 +2,12 @@
 
 #![expect(clippy::type_complexity, reason = "kernels have no aliases of types")]
 
-use super::super::tile::Two;
 use super::draws::load_bits;
 use super::load::load;
 use super::scores::{AttentionShape, Beside, Space};
 use super::staged::{RowSource, Staged};
 use super::tiles::{TileShape, finish, new_tiles, products};
+use crate::kernel::tile::Two;
 use cubecl::prelude::*;
 
 /// Shape of a pair: rows of each, and number of buffers.

@@ -5,10 +5,10 @@
 //! threads write, at once lie in different banks (PTX ISA, section 9.7.15.5, "Shared Memory Matrix Layout"). Otherwise
 //! a vector of padding separates rows, as in `tile`.
 
-use super::super::ptx::{
-    GroupProduct, Left, arrived, begin_product, shared_address, store_matrices, store_two,
+use crate::kernel::ptx::{
+    Left, WarpgroupMatmul, arrived, begin_product, shared_address, store_matrices, store_two,
 };
-use super::super::tile::{self, ROWS, Two, VECTOR, multiply, pitch};
+use crate::kernel::tile::{self, ROWS, Two, VECTOR, multiply, pitch};
 use cubecl::prelude::*;
 
 /// A tile of these rows and columns, or several adjacent ones.
@@ -154,7 +154,7 @@ pub(super) fn products<E: Float, N: Size>(
     #[comptime] columns: usize,
 ) {
     if comptime!(left.grouped) {
-        let product = comptime!(GroupProduct {
+        let product = comptime!(WarpgroupMatmul {
             columns,
             left: Left::Shared { at: left.steps_over_columns(), by_columns: false },
             right_at: right.steps_over_columns(),
@@ -239,7 +239,7 @@ pub(super) fn accumulate<E: Float, N: Size>(
     #[comptime] shape: TileShape,
 ) {
     if comptime!(shape.grouped) {
-        let product = comptime!(GroupProduct {
+        let product = comptime!(WarpgroupMatmul {
             columns: shape.width,
             left: Left::Registers,
             right_at: shape.steps_over_rows(),
@@ -284,7 +284,7 @@ pub(super) fn accumulate_columns<E: Float, N: Size>(
     #[comptime] shape: TileShape,
 ) {
     if comptime!(shape.grouped) {
-        let product = comptime!(GroupProduct {
+        let product = comptime!(WarpgroupMatmul {
             columns: shape.width,
             left: Left::Shared { at: left.steps_over_rows(), by_columns: true },
             right_at: shape.steps_over_rows(),

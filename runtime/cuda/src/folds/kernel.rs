@@ -6,11 +6,11 @@
     reason = "lists that are known when a kernel is compiled are counted, not iterated"
 )]
 
-use super::super::drawn::Draw;
-use super::super::elements::{
+use crate::kernel::drawn::Draw;
+use crate::kernel::elements::{
     OperandSource, Operands, Pace, Singles, Tensors, element, element_at, load, position,
 };
-use super::super::program::{ScalarProgram, evaluate};
+use crate::kernel::program::{ScalarProgram, evaluate};
 use cubecl::prelude::*;
 use cubecl::std::FastDivmod;
 use meshwright_device::kernels::fold_blocks::THREADS;

@@ -1,10 +1,10 @@
 //! The launches of folds: one, or where it is cut into chunks two.
 
-use super::super::arguments::{Arguments, address_type, first, half_type, moves, strides, walked};
-use super::super::elements::{OperandSource, Pace};
-use super::super::operands::{GpuLaunch, ResultSlot};
-use super::super::program::ScalarProgram;
 use super::kernel::{FoldShape, FoldSpaceLaunch, fold_elements};
+use crate::kernel::arguments::{Arguments, address_type, first, half_type, moves, strides, walked};
+use crate::kernel::elements::{OperandSource, Pace};
+use crate::kernel::operands::{GpuLaunch, ResultSlot};
+use crate::kernel::program::ScalarProgram;
 use burn_backend::DType as BurnType;
 use burn_backend::cubecl::dtype_to_storage_type;
 use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;

@@ -1,6 +1,6 @@
 //! Lookups, and their transpose where each element looks at all entries.
 
-use crate::space::{DimWalk, place, positions};
+use crate::kernel::space::{DimWalk, place, positions};
 use cubecl::prelude::*;
 use cubecl::std::FastDivmod;
 

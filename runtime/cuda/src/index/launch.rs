@@ -3,10 +3,10 @@
 use super::kernels::{IndexSpaceLaunch, IndexedLaunch, look_up_rows, scatter_each};
 use super::order::{THREADS as ORDER_THREADS, chunk_of, order_entries, sort_chunks, sort_threads};
 use super::sums::{SumShape, THREADS, scatter_few_rows, scatter_ordered};
-use crate::arguments::address_type;
 use crate::folds::{chunk_memory, fold};
-use crate::operands::GpuLaunch;
-use crate::space::{in_vectors, strides, vector_along, walk, walk_of};
+use crate::kernel::arguments::address_type;
+use crate::kernel::operands::GpuLaunch;
+use crate::kernel::space::{in_vectors, strides, vector_along, walk, walk_of};
 use burn_backend::DType as BurnType;
 use burn_backend::cubecl::dtype_to_storage_type;
 use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;

@@ -2,8 +2,8 @@
 //! sorted, then each entry counts the entries of all chunks that come before it.
 
 use super::kernels::{IndexSpace, row_named};
-use crate::space::positions;
-use crate::tile::PLANE;
+use crate::kernel::space::positions;
+use crate::kernel::tile::PLANE;
 use cubecl::prelude::*;
 
 /// Threads of a block that puts entries in their places.

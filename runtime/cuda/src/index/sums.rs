@@ -2,7 +2,7 @@
 //! turns at its entries. The groups' sums are then added in a tree.
 
 use super::kernels::{IndexSpace, place_of_row, row_named};
-use crate::space::{place, positions};
+use crate::kernel::space::{place, positions};
 use cubecl::prelude::*;
 
 /// Threads of a block.

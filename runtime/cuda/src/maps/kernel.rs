@@ -7,9 +7,9 @@
     reason = "lists that are known when a kernel is compiled are counted, not iterated"
 )]
 
-use super::super::drawn::Draw;
-use super::super::elements::{OperandSource, Operands, Pace, Singles, Tensors, element_at, load, store_in};
-use super::super::program::{ScalarProgram, evaluate_all};
+use crate::kernel::drawn::Draw;
+use crate::kernel::elements::{OperandSource, Operands, Pace, Singles, Tensors, element_at, load, store_in};
+use crate::kernel::program::{ScalarProgram, evaluate_all};
 use cubecl::prelude::*;
 use cubecl::std::FastDivmod;
 use meshwright_plan::DType;

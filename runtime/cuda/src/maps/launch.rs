@@ -1,13 +1,13 @@
 //! The launch of element-wise steps.
 
-use super::super::arguments::{
+use super::kernel::{MapShape, MapSpaceLaunch, element_wise};
+use crate::kernel::arguments::{
     Arguments, address_type, first, half_type, moves, strides, vector_width, walked,
 };
-use super::super::drawn::Drawn;
-use super::super::elements::{OperandSource, Pace};
-use super::super::operands::{BoundTensors, GpuLaunch, OwnInputs, ResultSlot, placed};
-use super::super::views::sliced;
-use super::kernel::{MapShape, MapSpaceLaunch, element_wise};
+use crate::kernel::drawn::Drawn;
+use crate::kernel::elements::{OperandSource, Pace};
+use crate::kernel::operands::{BoundTensors, GpuLaunch, OwnInputs, ResultSlot, placed};
+use crate::kernel::views::sliced;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::calculate_cube_count_elemwise;
 use cubecl::prelude::*;

@@ -5,12 +5,12 @@
     reason = "lists that are known when a kernel is compiled are counted, not iterated"
 )]
 
-use super::super::drawn::Draw;
-use super::super::elements::{
+use crate::folds::{folded, identity};
+use crate::kernel::drawn::Draw;
+use crate::kernel::elements::{
     OperandSource, Operands, Pace, Singles, Tensors, element_at, load_one, position, store_in,
 };
-use super::super::folds::{folded, identity};
-use super::super::program::evaluate_all;
+use crate::kernel::program::evaluate_all;
 use cubecl::prelude::*;
 use cubecl::std::FastDivmod;
 use meshwright_device::kernels::rows::passes::{RowPart, RowPass, RowSource, RowTarget};

@@ -1,13 +1,13 @@
 //! The launch of a group of steps along rows.
 
-use super::super::arguments::{
+use super::kernel::{RowShape, RowSpaceLaunch, WARP, along_rows};
+use crate::folds::{chunk_memory, fold};
+use crate::kernel::arguments::{
     Arguments, address_type, first, half_type, moves, strides, vector_width, walked,
 };
-use super::super::drawn::Drawn;
-use super::super::elements::{OperandSource, Pace};
-use super::super::folds::{chunk_memory, fold};
-use super::super::operands::{BoundTensors, GpuLaunch, OwnInputs, ResultSlot, placed};
-use super::kernel::{RowShape, RowSpaceLaunch, WARP, along_rows};
+use crate::kernel::drawn::Drawn;
+use crate::kernel::elements::{OperandSource, Pace};
+use crate::kernel::operands::{BoundTensors, GpuLaunch, OwnInputs, ResultSlot, placed};
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 use meshwright_device::KernelError;

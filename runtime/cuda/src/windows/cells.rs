@@ -9,8 +9,8 @@
 
 use super::gather::{FactorBlock, FactorSpace};
 use super::window_map::{Covered, WindowMapShape, along};
-use crate::space::{place, positions};
-use crate::tile::UNITS;
+use crate::kernel::space::{place, positions};
+use crate::kernel::tile::UNITS;
 use cubecl::prelude::*;
 
 /// Rows of a thread, which are a vector of a tile for each step.

@@ -3,7 +3,7 @@
 
 use super::gather::{FactorBlock, FactorSpace, element};
 use super::window_map::WindowMapShape;
-use crate::space::{place, positions};
+use crate::kernel::space::{place, positions};
 use cubecl::prelude::*;
 
 /// The compile-time parameters of a kernel.

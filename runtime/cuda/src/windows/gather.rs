@@ -2,8 +2,8 @@
 //! tile has rows of vectors of 8 elements, along the reduction dim or across it.
 
 use super::window_map::{Covered, WindowMap, WindowMapShape, covered};
-use crate::space::{DimWalk, place, positions};
-use crate::tile::{UNITS, VECTOR, pitch};
+use crate::kernel::space::{DimWalk, place, positions};
+use crate::kernel::tile::{UNITS, VECTOR, pitch};
 use cubecl::prelude::*;
 
 /// Layout of a factor's loads into tiles.

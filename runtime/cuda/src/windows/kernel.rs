@@ -2,8 +2,8 @@
 //! windows. Here on tensor cores.
 
 use super::gather::{FactorBlock, FactorShape, FactorSpace, fetch, fill_tile, new_tile};
-use crate::space::{DimWalk, place, positions};
-use crate::tile::{self, PLANES, ROWS, Two, multiply};
+use crate::kernel::space::{DimWalk, place, positions};
+use crate::kernel::tile::{self, PLANES, ROWS, Two, multiply};
 use cubecl::prelude::*;
 
 /// The compile-time parameters of a kernel for tensor cores.

@@ -2,7 +2,7 @@
 //! meets.
 
 use super::window_map::{WindowMap, WindowMapShape, covered};
-use crate::space::{DimWalk, place, positions};
+use crate::kernel::space::{DimWalk, place, positions};
 use cubecl::prelude::*;
 pub(crate) use meshwright_device::kernels::windows::PoolWork;
 use meshwright_plan::Monoid;

@@ -2,10 +2,10 @@
 
 use super::launch::{slides, widened};
 use super::pool::{PoolShape, PoolSpaceLaunch, pool_windows};
-use crate::arguments::address_type;
-use crate::operands::GpuLaunch;
-use crate::space::{in_vectors, strides, vector_along, walk, walk_of};
-use crate::tile::VECTOR;
+use crate::kernel::arguments::address_type;
+use crate::kernel::operands::GpuLaunch;
+use crate::kernel::space::{in_vectors, strides, vector_along, walk, walk_of};
+use crate::kernel::tile::VECTOR;
 use burn_backend::cubecl::dtype_to_storage_type;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::calculate_cube_count_elemwise;

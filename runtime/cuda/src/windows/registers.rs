@@ -4,7 +4,7 @@ use super::cells::{
     CELL, CellShape, TABLE, fetch_cells, fill_cells, fill_parts_of_steps, new_parts_of_steps, parts_of_rows,
 };
 use super::kernel::{ConvolveSpace, CubeBlock, block_of_cube, write};
-use crate::tile::UNITS;
+use crate::kernel::tile::UNITS;
 use cubecl::prelude::*;
 
 /// Rows and columns of a thread: two vectors of each, half a tile apart, so that adjacent threads read adjacent

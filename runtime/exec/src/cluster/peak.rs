@@ -1,7 +1,7 @@
 //! The peak of the devices: operations a second of a matrix product, which a training step is compared with.
 
 use super::{Cluster, available};
-use crate::engine::ProductTime;
+use crate::engine::MatmulTime;
 use crate::error::ExecError;
 use meshwright_plan::Arithmetic;
 use std::time::Duration;
@@ -21,7 +21,7 @@ fn larger(size: usize, took: Duration) -> usize {
 }
 
 /// Time of concurrent matmuls on the devices if this process had the cores to itself.
-fn alone(products: &[ProductTime], cores: usize) -> Duration {
+fn alone(products: &[MatmulTime], cores: usize) -> Duration {
     let wall = products.iter().map(|p| p.wall).max().unwrap_or_default();
     let on_cores: Option<Vec<(Duration, Duration)>> = products.iter().map(|p| p.processor).collect();
     let Some(on_cores) = on_cores else { return wall };
@@ -83,7 +83,7 @@ mod tests {
     fn what_else_a_machine_does_is_not_part_of_a_product() {
         let ms = Duration::from_millis;
         let product =
-            |wall, longest, all| ProductTime { wall: ms(wall), processor: Some((ms(longest), ms(all))) };
+            |wall, longest, all| MatmulTime { wall: ms(wall), processor: Some((ms(longest), ms(all))) };
         // Two threads of one device with two cores of their own, and with half of each.
         assert_eq!(alone(&[product(10, 10, 20)], 2), ms(10));
         assert_eq!(alone(&[product(20, 10, 20)], 2), ms(10));
@@ -91,6 +91,6 @@ mod tests {
         assert_eq!(alone(&[product(20, 10, 10); 4], 2), ms(20));
         assert_eq!(alone(&[product(40, 10, 10); 4], 2), ms(20));
         // GPUs have wall time only.
-        assert_eq!(alone(&[ProductTime { wall: ms(7), processor: None }, product(9, 5, 5)], 2), ms(9));
+        assert_eq!(alone(&[MatmulTime { wall: ms(7), processor: None }, product(9, 5, 5)], 2), ms(9));
     }
 }

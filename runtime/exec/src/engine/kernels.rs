@@ -7,7 +7,7 @@ use super::{Engine, place};
 use crate::backend::DeviceError;
 use crate::error::ExecError;
 use meshwright_comm::{Collectives, Group, Tag};
-use meshwright_gpu::products::KernelProposal;
+use meshwright_gpu::matmuls::KernelProposal;
 use meshwright_plan::Plan;
 
 impl Engine {

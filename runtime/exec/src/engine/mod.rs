@@ -11,10 +11,10 @@ pub(crate) mod programs;
 pub(crate) mod replays;
 pub(crate) mod runner;
 mod runs_in_flight;
-pub(crate) mod slow_products;
+pub(crate) mod slow_matmuls;
 mod step_inputs;
 
-pub(crate) use programs::ProductTime;
+pub(crate) use programs::MatmulTime;
 pub use runs_in_flight::DeviceReport;
 pub use step_inputs::{LocalInput, local_inputs};
 
@@ -567,7 +567,7 @@ impl Engine {
     ///
     /// # Errors
     /// Where the device fails.
-    pub(crate) fn time_product(&mut self, n: usize, of: Arithmetic) -> Result<ProductTime, ExecError> {
+    pub(crate) fn time_product(&mut self, n: usize, of: Arithmetic) -> Result<MatmulTime, ExecError> {
         self.executor.time_product(n, of).map_err(|DeviceError(message)| ExecError::Start {
             rank: self.rank,
             message: format!("cannot measure its peak: {message}"),

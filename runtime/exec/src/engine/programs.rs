@@ -14,9 +14,9 @@ use burn_backend::ops::FloatTensorOps;
 use burn_backend::{Backend as _, DType as BurnType, Shape};
 use meshwright_comm::{Group, Transport};
 use meshwright_device::error::NoAttentionKernel;
-use meshwright_device::kernels::product::FactorDigits;
+use meshwright_device::kernels::matmul::FactorDigits;
 use meshwright_device::stored::stored_as;
-use meshwright_gpu::products::KernelProposal;
+use meshwright_gpu::matmuls::KernelProposal;
 use meshwright_plan::{Arithmetic, BufId, DType, Plan};
 use meshwright_sorted::{SortedMap, SortedSet};
 use std::sync::Arc;
@@ -105,7 +105,7 @@ pub(crate) trait Executor: Send {
     fn memory(&mut self) -> Option<Memory>;
 
     /// The time of a product of two matrices of `n` rows and columns.
-    fn time_product(&mut self, n: usize, arithmetic: Arithmetic) -> Result<ProductTime, DeviceError>;
+    fn time_product(&mut self, n: usize, arithmetic: Arithmetic) -> Result<MatmulTime, DeviceError>;
 
     /// Begins to copy a buffer's elements to the host.
     fn start_read(&mut self, program: usize, buf: BufId) -> Download;
@@ -357,7 +357,7 @@ impl<B: Backend> Executor for ProgramsOn<B> {
         Some(Memory { peak: self.peak.unwrap_or(0), planned, ..memory })
     }
 
-    fn time_product(&mut self, n: usize, arithmetic: Arithmetic) -> Result<ProductTime, DeviceError> {
+    fn time_product(&mut self, n: usize, arithmetic: Arithmetic) -> Result<MatmulTime, DeviceError> {
         // Kernels of the host read `bf16` as `f32`.
         let on_host = self.backend.target().host_kernels;
         let dtype = if on_host { arithmetic.wide() } else { arithmetic.stored() };
@@ -417,7 +417,7 @@ impl<B: Backend> Executor for ProgramsOn<B> {
 
 /// Time of a matmul.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct ProductTime {
+pub(crate) struct MatmulTime {
     pub(crate) wall: Duration,
     /// If threads of this process computed it: the processor time of the thread that worked longest, and of all
     /// threads. Other processes on the machine do not change it.
@@ -437,7 +437,7 @@ fn timed_product<B: Backend>(
     backend: &mut B,
     n: usize,
     (dtype, digits): (BurnType, FactorDigits),
-) -> Result<ProductTime, DeviceError> {
+) -> Result<MatmulTime, DeviceError> {
     let on_host = backend.target().host_kernels;
     let device = backend.device().clone();
     let ones = || B::Burn::float_ones(Shape::new([n, n]), &device, dtype.into());
@@ -453,5 +453,5 @@ fn timed_product<B: Backend>(
     drop(product);
     let worked = after.iter().zip(&before).map(|(a, b)| a.saturating_sub(*b));
     let longest = worked.clone().max();
-    Ok(ProductTime { wall, processor: longest.map(|longest| (longest, worked.sum())) })
+    Ok(MatmulTime { wall, processor: longest.map(|longest| (longest, worked.sum())) })
 }

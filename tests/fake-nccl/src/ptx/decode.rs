@@ -6,7 +6,7 @@ use super::steps::{Decoded, Operands};
 use super::types::Mnemonic;
 use super::warps::Plain;
 use super::{
-    atomics, bits, carry, compare, convert, copies, float, groups, half, integer, products, special, tiles,
+    atomics, bits, carry, compare, convert, copies, float, groups, half, integer, matmuls, special, tiles,
     transfers, warps,
 };
 
@@ -24,11 +24,11 @@ fn family(mnemonic: &mut Mnemonic, operands: &mut Operands) -> Decoded<Plain> {
         "vote" => return warps::vote(mnemonic, operands).map(Plain::Together),
         "redux" => return warps::reduce(mnemonic, operands).map(Plain::Together),
         "ldmatrix" | "stmatrix" => return tiles::rows(mnemonic, operands).map(Plain::Together),
-        "mma" => return products::decode(mnemonic, operands).map(Plain::Together),
+        "mma" => return matmuls::decode(mnemonic, operands).map(Plain::Together),
         "wgmma" => return groups::decode(mnemonic, operands),
         "cp" => return copies::decode(mnemonic, operands).map(Plain::Step),
         "fence" if mnemonic.has("proxy") => return copies::show(mnemonic).map(Plain::Step),
-        "wmma" if mnemonic.has("mma") => return products::decode(mnemonic, operands).map(Plain::Together),
+        "wmma" if mnemonic.has("mma") => return matmuls::decode(mnemonic, operands).map(Plain::Together),
         "wmma" => return tiles::fragments(mnemonic, operands),
         "bar" | "barrier" => return warps::barrier(mnemonic, operands).map(Plain::Together),
         "fence" | "membar" | "nanosleep" => {

@@ -2,8 +2,8 @@
 //! they were waited for.
 
 use super::machine::{ALL, LANES, LAUNCH_FAILED, Lanes, Machine, Outcome, Step, put, trouble};
+use super::matmuls::documented;
 use super::parser::Operand;
-use super::products::documented;
 use super::rounding::{from_bf16, from_f16};
 use super::steps::{Decoded, Operands};
 use super::tiles::{Shape, registers};

@@ -7,7 +7,7 @@ mod turns;
 
 use super::lower::{Lower, Named};
 use crate::error::LoweringError;
-use crate::kernels::product::FactorDigits;
+use crate::kernels::matmul::FactorDigits;
 use crate::kernels::random::RandomBlock;
 use crate::lowering::graph::Val;
 use crate::lowering::local::Local;

@@ -101,7 +101,7 @@ impl Recognizer {
             bias: None,
             of_weights: false,
         };
-        let (score, ScoreProduct { at: product, q, k, space }, width) =
+        let (score, ScoreMatmul { at: product, q, k, space }, width) =
             search.score(g.node(softmax).inputs[0])?;
         let weight = search.weight(softmax, &path)?;
         let (values, weight) = search.values(at, last, weight)?;
@@ -160,7 +160,7 @@ impl Recognizer {
 
 /// The product of queries and keys.
 #[derive(Clone)]
-struct ScoreProduct {
+struct ScoreMatmul {
     at: Id,
     q: Id,
     k: Id,
@@ -174,7 +174,7 @@ struct AttentionSearch<'a> {
     key: Dim,
     /// The loop in whose body the attention would be.
     scope: Option<RepeatId>,
-    product: Option<ScoreProduct>,
+    product: Option<ScoreMatmul>,
     /// The product, and what of the scores is computed from it.
     by_product: SortedSet<Id>,
     extras: Vec<Id>,
@@ -200,7 +200,7 @@ impl AttentionSearch<'_> {
     }
 
     /// The scores as a body, and the width of queries and keys.
-    fn score(&mut self, score: Id) -> Result<(Body, ScoreProduct, Vec<Dim>), AttentionMiss> {
+    fn score(&mut self, score: Id) -> Result<(Body, ScoreMatmul, Vec<Dim>), AttentionMiss> {
         let mut made = BodyBuilder::default();
         let product = self.find_product(score)?;
         self.product = Some(product.clone());
@@ -218,7 +218,7 @@ impl AttentionSearch<'_> {
     }
 
     /// The only product of queries and keys that scores are an element-wise expression of.
-    fn find_product(&mut self, score: Id) -> Result<ScoreProduct, AttentionMiss> {
+    fn find_product(&mut self, score: Id) -> Result<ScoreMatmul, AttentionMiss> {
         let (mut todo, mut seen, mut found) = (vec![score], SortedSet::new(), SortedSet::new());
         while let Some(id) = todo.pop() {
             if !seen.insert(id) || !self.g.ty(id).has(self.key) {
@@ -255,7 +255,7 @@ impl AttentionSearch<'_> {
         if !node.ty.dtype.is_float() {
             return self.miss("its scores are no floats");
         }
-        Ok(ScoreProduct { at, q, k, space: node.ty.dims.clone() })
+        Ok(ScoreMatmul { at, q, k, space: node.ty.dims.clone() })
     }
 
     /// The numbers among the factors of a product, and the others.

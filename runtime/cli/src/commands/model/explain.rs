@@ -9,13 +9,13 @@ use crate::output::json::object;
 use crate::stop::Stop;
 use meshwright_core::Layout;
 use meshwright_core::explain::{
-    CollectiveTimes, DeviceTotals, EstimatedStep, Report, SlowProductReport, alternatives, explain,
+    CollectiveTimes, DeviceTotals, EstimatedStep, Report, SlowMatmulReport, alternatives, explain,
     note_no_kernels, recomputed,
 };
 use meshwright_core::reference::{self as words, WordPage};
 use meshwright_cost::estimate::{CollectiveEstimate, family_error};
 use meshwright_diag::{Diagnostic, Sources, Span, codes, nearest};
-use meshwright_exec::{SlowProduct, slow_products};
+use meshwright_exec::{SlowMatmul, slow_matmuls};
 use meshwright_ops::Family;
 use meshwright_ops::reference::{named, reference};
 use meshwright_plan::Plan;
@@ -152,12 +152,12 @@ fn add_estimate(
 }
 
 /// Large products that no fast kernel of a GPU computes.
-fn slow(plan: &Plan) -> Result<Vec<SlowProductReport>, Stop> {
-    let found = slow_products(plan).map_err(|e| Stop::Internal(Some(e.to_string())))?;
-    let one = |p: SlowProduct| {
+fn slow(plan: &Plan) -> Result<Vec<SlowMatmulReport>, Stop> {
+    let found = slow_matmuls(plan).map_err(|e| Stop::Internal(Some(e.to_string())))?;
+    let one = |p: SlowMatmul| {
         let origin = plan.steps[p.step].origin.first();
         let (path, line) = origin.map_or((String::new(), 0), |o| (o.path.to_string(), o.line));
-        SlowProductReport { path, line, extents: p.extents, because: p.because }
+        SlowMatmulReport { path, line, extents: p.extents, because: p.because }
     };
     Ok(found.into_iter().map(one).collect())
 }

@@ -3,7 +3,7 @@
 use crate::output::table::{Align, Table};
 use crate::output::text::{bytes, counted, dashed, flops, short_seconds, thousands};
 use meshwright_core::explain::{
-    AlternativeReport, CollectiveReport, RecomputeReport, Report, SlowProductReport, attention_lines,
+    AlternativeReport, CollectiveReport, RecomputeReport, Report, SlowMatmulReport, attention_lines,
 };
 use meshwright_plan::CollectiveTotal;
 
@@ -122,14 +122,14 @@ pub(crate) fn alternative(a: &AlternativeReport, moved: u64, peak: u64) -> Strin
 
 /// Large products that no fast kernel of a GPU computes: how many for each reason, and the first of them.
 pub(super) fn slow_products(report: &Report) -> String {
-    let mut reasons: Vec<(&str, Vec<&SlowProductReport>)> = vec![];
+    let mut reasons: Vec<(&str, Vec<&SlowMatmulReport>)> = vec![];
     for product in &report.slow_products {
         match reasons.iter_mut().find(|(because, _)| *because == product.because) {
             Some((_, all)) => all.push(product),
             None => reasons.push((&product.because, vec![product])),
         }
     }
-    let one = |(because, all): &(&str, Vec<&SlowProductReport>)| {
+    let one = |(because, all): &(&str, Vec<&SlowMatmulReport>)| {
         let first = all.first()?;
         let [batches, rows, columns, terms] = first.extents.map(|n| thousands(n as u64));
         let times = if first.extents[0] > 1 { format!("{batches} times ") } else { String::new() };
