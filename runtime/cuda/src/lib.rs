@@ -16,14 +16,10 @@ mod rows;
 mod windows;
 
 use burn_cubecl::CubeDevice;
-use cubecl::config::cache::CacheConfig;
-use cubecl::config::{CubeClRuntimeConfig, RuntimeConfig};
-use device::{GpuBackend, faults, watch};
-use matmul::blas;
+use device::{GpuBackend, faults, target_of, watch};
 use meshwright_device::target::Target;
 use meshwright_exec::watch::Launches;
 use meshwright_exec::{DeviceKind, ExecError, Platform, Programs, SilentGpu};
-use meshwright_gpu::driver::Driver;
 use meshwright_gpu::load::Paths;
 use std::any::Any;
 use std::fmt;
@@ -57,7 +53,8 @@ impl fmt::Display for CubePlatform {
 
 impl Platform for CubePlatform {
     fn programs(&self, gpu: Option<usize>, rank: usize, libraries: &Paths) -> Result<Programs, ExecError> {
-        Ok(Programs::new(GpuBackend::open(gpu, rank, libraries)?))
+        let kind = gpu.map_or_else(compiled_on_host, self::gpu);
+        Ok(Programs::new(GpuBackend::open(gpu, (rank, &kind), libraries)?))
     }
 
     fn target(&self, gpu: Option<usize>) -> Option<Target> {
@@ -71,30 +68,4 @@ impl Platform for CubePlatform {
     fn observe(&self, watched: &Arc<Launches>) -> Option<Box<dyn Any + Send>> {
         Some(watch::observe(watched))
     }
-}
-
-fn target_of(device: &CubeDevice) -> Target {
-    match device {
-        CubeDevice::Cuda(gpu) => Target {
-            tensor_cores: attention::is_there(&device.client()),
-            ..Target::cuda((0, 0), blas::is_open(gpu.index))
-        },
-        _ => Target::compiled_on_host(),
-    }
-}
-
-/// Makes CubeCL store tuned and compiled kernels with other measurements of GPUs, for each driver separately, so that a
-/// later start does neither. A `cubecl.toml` with a path takes precedence.
-fn keep_tuned(libraries: &Paths) {
-    let Some(folder) = &libraries.cache else { return };
-    let mut config = CubeClRuntimeConfig::from_current_dir().override_from_env();
-    if matches!(config.environment.path, CacheConfig::Target) {
-        config.environment.path = CacheConfig::Directory(folder.join("cubecl"));
-        config.compilation.cache = true;
-        if let Ok(version) = Driver::open(libraries).and_then(|driver| driver.version()) {
-            config.environment.name = format!("cuda-{version}");
-        }
-    }
-    // The first device of a process sets it for all.
-    CubeClRuntimeConfig::try_set(config);
 }

@@ -2,11 +2,11 @@
 
 use super::arena::{ArenaMemory, ReceiveSpot};
 use super::tensors::{Pinned, inner, kind_of, pinned};
+use super::tuned::keep_tuned;
 use super::{captures, download, faults, input_upload};
 use crate::kernel::operands::{GpuLaunch, OwnInputs, ResultSlot};
 use crate::kernel::{random, views};
 use crate::matmul::{self, blas};
-use crate::{compiled_on_host, keep_tuned, target_of};
 use burn_backend::tensor::FloatTensor;
 use burn_backend::{Backend as _, DType as BurnType, TensorMetadata as _};
 use burn_cubecl::tensor::CubeTensor;
@@ -31,12 +31,23 @@ use meshwright_exec::backend::{
     self, Backend, CallBuffers, DeviceError, DeviceFault, Download, Graphs, Handle, Handles, Memory,
     RngState, RunEvent, SentAndReceived, Upload,
 };
-use meshwright_exec::{ExecError, HostTensor, opaque};
+use meshwright_exec::{DeviceKind, ExecError, HostTensor, opaque};
 use meshwright_gpu::load::Paths;
 use meshwright_gpu::matmuls::TunedMatmuls;
 use meshwright_plan::{DType, Plan};
 use meshwright_sorted::SortedSet;
 use std::fmt;
+
+/// The launches that a device takes.
+pub(crate) fn target_of(device: &CubeDevice) -> Target {
+    match device {
+        CubeDevice::Cuda(gpu) => Target {
+            tensor_cores: crate::attention::is_there(&device.client()),
+            ..Target::cuda((0, 0), blas::is_open(gpu.index))
+        },
+        _ => Target::compiled_on_host(),
+    }
+}
 
 /// A device that kernels are compiled for.
 pub(crate) struct GpuBackend {
@@ -54,13 +65,17 @@ pub(crate) struct GpuBackend {
 }
 
 impl GpuBackend {
-    /// The GPU of that number, or the host.
-    pub(crate) fn open(gpu: Option<usize>, rank: usize, libraries: &Paths) -> Result<GpuBackend, ExecError> {
+    /// The GPU of that number, or the host. Errors name it as `kind`.
+    pub(crate) fn open(
+        gpu: Option<usize>,
+        (rank, kind): (usize, &DeviceKind),
+        libraries: &Paths,
+    ) -> Result<GpuBackend, ExecError> {
         let (libraries, not_kept) = libraries.with_writable_cache();
         keep_tuned(&libraries);
-        let (found, kind) = match gpu {
-            Some(index) => (CubeDevice::cuda(index), crate::gpu(index)),
-            None => (CubeDevice::cpu(), compiled_on_host()),
+        let found = match gpu {
+            Some(index) => CubeDevice::cuda(index),
+            None => CubeDevice::cpu(),
         };
         let message =
             |e: &dyn fmt::Display| format!("cannot use {kind}: {e}; `meshwright devices` says what is there");

@@ -8,6 +8,7 @@ pub(crate) mod faults;
 mod graphs;
 mod input_upload;
 mod tensors;
+mod tuned;
 pub(crate) mod watch;
 
-pub(crate) use backend::GpuBackend;
+pub(crate) use backend::{GpuBackend, target_of};
