@@ -256,6 +256,7 @@ fn forward(p: &Program) -> StepGraph {
         model: p.model.clone(),
         program: "eval",
         float: p.float,
+        scale_history: None,
         graph: p.graph.clone(),
         inputs: p.inputs.iter().map(|i| i.0.clone()).collect(),
         outputs: scalars

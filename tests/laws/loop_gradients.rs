@@ -32,6 +32,7 @@ fn step_of(p: &Program, graph: Graph, outputs: Vec<(String, Id)>) -> StepGraph {
         model: p.model.clone(),
         program: "gradients",
         float: p.float,
+        scale_history: None,
         graph,
         inputs,
         outputs: outputs.collect(),

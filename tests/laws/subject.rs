@@ -199,6 +199,7 @@ pub(crate) fn step(graph: &Graph, outputs: &[(&str, Id)]) -> StepGraph {
         model: "law".into(),
         program: "predict",
         float: Arithmetic::F64,
+        scale_history: None,
         graph: graph.clone(),
         inputs: inputs.collect(),
         outputs: outputs

@@ -35,6 +35,9 @@ pub use step::decode::{Branching, DecodedOutput, Decoding, NewPositions, branch,
 pub use step::evaluation::{Accumulate, Evaluation, evaluation, prediction, refused_outputs};
 pub use step::loss_scaling::{LOSS_SCALE, LossScaling, STEP_SKIPPED, is_loss_scaling_state, is_skip_count};
 pub use step::optimizers::Optimizer;
+pub use step::scale_history::{
+    DEFAULT_STEPS as DEFAULT_SCALE_HISTORY, MOST_STEPS as MOST_SCALE_HISTORY, is_scale_history,
+};
 pub use step::specialize::specialized;
 pub use step::stack_part::StackPart;
 pub use step::step_graph::{OutputKind, StepGraph, StepOutput};

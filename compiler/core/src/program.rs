@@ -86,6 +86,8 @@ pub struct TrainSpec {
     pub ema: Option<Id>,
     /// Scaling of the loss, for arithmetic in `f16`.
     pub scaling: LossScaling,
+    /// The number of steps whose maxima scale the factors of `fp8`; `None` where their own maxima do.
+    pub scale_history: Option<usize>,
 }
 
 impl TrainSpec {
@@ -98,6 +100,7 @@ impl TrainSpec {
             clip: None,
             ema: None,
             scaling: LossScaling::default(),
+            scale_history: None,
         }
     }
 

@@ -194,7 +194,7 @@ const DOCS: &[(WordKind, &str, &str, &str)] = {
         (
             Keyword,
             "precision",
-            "In `train`: the arithmetic: `f32`, `f64`, `bf16`, `f16` with loss scaling, `tf32`, or `fp8`. `--precision` overrides it.",
+            "In `train`: the arithmetic: `f32`, `f64`, `bf16`, `f16` with loss scaling, `tf32`, or `fp8`, where `fp8(history = 16)` scales factors by the maxima of the last steps. `--precision` overrides it.",
             "precision bf16",
         ),
         (Keyword, "freeze", "In `train`: parameters that are not trained.", "freeze embed.*, *.b"),

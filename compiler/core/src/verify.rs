@@ -426,6 +426,7 @@ mod tests {
             model: "m".into(),
             program: "predict",
             float: Arithmetic::F32,
+            scale_history: None,
             graph: g,
             inputs: vec![],
             outputs,

@@ -21,7 +21,15 @@ fn step(project: &Project) -> StepGraph {
         outputs.push(StepOutput { name: p.path.clone(), id, kind: OutputKind::Output });
     }
     let inputs = p.inputs.iter().map(|i| i.0.clone()).collect();
-    StepGraph { model: p.model.clone(), program: "gradients", float: p.float, graph, inputs, outputs }
+    StepGraph {
+        model: p.model.clone(),
+        program: "gradients",
+        float: p.float,
+        scale_history: None,
+        graph,
+        inputs,
+        outputs,
+    }
 }
 
 /// Whole inputs that suit the declarations, in which each device finds its part.

@@ -182,7 +182,7 @@ const ALIKE: f64 = 1e-5;
 /// Where a sum of an activation is rounded in parts.
 const ROUNDED: f64 = 0.03;
 
-const LAYOUTS: [(&str, &str, f64); 9] = [
+pub(super) const LAYOUTS: [(&str, &str, f64); 9] = [
     ("data=3", "batch -> data", ALIKE),
     // The dim that products sum over, and the one that they give.
     ("model=2", "heads, ff -> model", ROUNDED),
@@ -242,7 +242,7 @@ fn bert_tiny_trains_as_in_bf16() {
 }
 
 /// Of a model with loops: stages, shards of all that is stored, parts of the batch, values that are computed again.
-const LOOPS: [(&str, &str); 7] = [
+pub(super) const LOOPS: [(&str, &str); 7] = [
     ("model=2", "heads, d_ff, vocab -> model"),
     ("data=2", "batch -> data; params: * -> data; microbatches 2; keep params; recompute layers.*"),
     ("data=3", "zero3"),

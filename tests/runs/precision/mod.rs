@@ -3,5 +3,6 @@
 pub(super) mod bf16;
 pub(super) mod f16;
 mod fp8;
+mod fp8_history;
 pub(super) mod half;
 mod tf32;

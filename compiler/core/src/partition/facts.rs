@@ -319,10 +319,12 @@ impl<'a> Facts<'a> {
             }
             (Kind::Compute(_), _) if self.generated[id].is_some() => ValueClass::Rematerializable,
             // An op that rounds a factor of a layer also reads its scale, which is whole everywhere.
-            (Kind::Compute(_), Some(ValueClass::ParamLike))
+            (Kind::Compute(_) | Kind::Add, Some(ValueClass::ParamLike))
                 if n.origin.layer
                     && self.elementwise(id)
-                    && n.inputs[1..].iter().all(|x| self.graph().ty(*x).dims.is_empty()) =>
+                    && n.inputs[1..]
+                        .iter()
+                        .all(|x| self.graph().ty(*x).dims.is_empty() || self.param_like(*x)) =>
             {
                 ValueClass::ParamLike
             }

@@ -99,7 +99,7 @@ fn resolve_loaded(
     let mut globals = declarations::globals::globals(&files, settings, &mut report);
     let chosen = choose_model(file, model, &mut report);
     let train = choose_train(file, chosen, &mut report);
-    let precision = train::precision(train, settings, &mut report);
+    let precision = train::precision::precision(train, settings, &mut report);
     let Some(chosen) = chosen else { return (None, report.finish(), Inspection::default()) };
     let mut r = Resolver {
         float: precision.wide(),

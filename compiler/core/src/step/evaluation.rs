@@ -135,6 +135,7 @@ fn accumulated(program: &Program, decls: impl Fn(&Program) -> Vec<LossDecl>) -> 
             model: program.model.clone(),
             program: "eval",
             float: program.float,
+            scale_history: None,
             graph: g.clone(),
             inputs: program.inputs.iter().map(|i| i.0.clone()).collect(),
             outputs: Vec::new(),

@@ -27,6 +27,7 @@ pub(crate) fn mark(program: &mut Program) {
         model: program.model.clone(),
         program: "layers",
         float: program.float,
+        scale_history: None,
         graph: program.graph.clone(),
         inputs: Vec::new(),
         outputs: given.chain(kept).map(|(name, id, kind)| StepOutput { name, id, kind }).collect(),

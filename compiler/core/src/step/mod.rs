@@ -7,6 +7,7 @@ pub(super) mod layers;
 pub mod loss_scaling;
 pub mod optimizers;
 pub mod precision;
+pub mod scale_history;
 pub mod specialize;
 pub(super) mod stack_part;
 pub mod step_graph;

@@ -19,6 +19,7 @@
 
 use crate::passes::linear::linearized;
 use crate::passes::normalize::rebuild;
+use crate::step::scale_history::ScaleHistory;
 use crate::step::step_graph::{OutputKind, StepGraph};
 use meshwright_ops::{
     Crossing, Expand, Graph, Id, InputOpKind, Kind, Op, Origin, Precision, Quantized, TF32, Unary,
@@ -32,6 +33,7 @@ pub fn assign(step: StepGraph) -> StepGraph {
     }
     let Some(half) = step.float.half() else { return step };
     let choices = choices(&step, half).1;
+    let mut history = ScaleHistory::of(&step);
     let mut out = rebuild(&step, |g, mut node, id| {
         let choice = choices[id];
         if let Some(to) = choice.reads {
@@ -48,7 +50,11 @@ pub fn assign(step: StepGraph) -> StepGraph {
                 }
                 *x = cast(g, *x, to, &node.origin);
                 if layer {
-                    *x = beside(g, *x, Quantized { format: format_of(&step.graph, *before) });
+                    let format = format_of(&step.graph, *before);
+                    *x = match &mut history {
+                        Some(history) => history.rounded(g, *x, copied(&step.graph, *before), format),
+                        None => beside(g, *x, Quantized { format }),
+                    };
                     g.nodes[*x].origin.layer = true;
                 }
             }
@@ -58,6 +64,9 @@ pub fn assign(step: StepGraph) -> StepGraph {
         }
         g.push(node)
     });
+    if let Some(history) = history {
+        history.finish(&mut out);
+    }
     // Outputs of the step, and next values of inputs, are stored without rounding.
     out.graph.scope = None;
     for goal in &mut out.outputs {
@@ -108,6 +117,18 @@ fn format_of(g: &Graph, mut x: Id) -> Fp8 {
         x = node.inputs[0];
     }
     Fp8::E4M3
+}
+
+/// The value that another one is a copy of: under other names, along more dims, or as a slice of its stack.
+fn copied(g: &Graph, mut x: Id) -> Id {
+    loop {
+        let node = g.node(x);
+        let renamed = matches!(node.op.kind(), Kind::Rename { .. }) || node.op.as_any().is::<Expand>();
+        if !renamed && !g.boundary(x).is_some_and(|b| matches!(b.how, Crossing::Slice | Crossing::Stack)) {
+            return x;
+        }
+        x = node.inputs[0];
+    }
 }
 
 /// A value in another of the two dtypes. Down to the half type the cast belongs to the value, up to `f32` to who reads it: so what

@@ -35,6 +35,8 @@ pub struct StepGraph {
     pub program: &'static str,
     /// Arithmetic type.
     pub float: Arithmetic,
+    /// In `fp8`: the number of steps whose maxima scale factors; `None` where factors are scaled by their own maxima.
+    pub scale_history: Option<usize>,
     /// Its values.
     pub graph: Graph,
     /// The model's inputs.
@@ -70,6 +72,7 @@ impl StepGraph {
             model: self.model.clone(),
             program: self.program,
             float: self.float,
+            scale_history: self.scale_history,
             graph,
             inputs: self.inputs.clone(),
             outputs: self.outputs.clone(),

@@ -66,6 +66,7 @@ fn step(program: &Program, patterns: bool) -> Option<StepGraph> {
         model: program.model.clone(),
         program: "train",
         float: program.float,
+        scale_history: train.scale_history,
         graph: g,
         inputs: program.inputs.iter().map(|i| i.0.clone()).collect(),
         outputs,

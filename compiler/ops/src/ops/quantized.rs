@@ -41,11 +41,12 @@ fn sample(format: Fp8, most: f64) -> Sample {
     Sample::new(label, vec![x], move |g, x| Ok(g.op(Quantized { format }, x))).flat()
 }
 
-/// The greatest scale: its inverse is a normal number.
-const GREATEST_SCALE: f64 = (1u128 << 126) as f64;
-
 impl Quantized {
-    fn rounding(self) -> &'static UnaryDef {
+    /// The greatest scale: its inverse is a normal number.
+    pub const GREATEST_SCALE: f64 = (1u128 << 126) as f64;
+
+    /// The function that rounds to the format.
+    pub fn rounding(self) -> &'static UnaryDef {
         match self.format {
             Fp8::E4M3 => &ROUND_E4M3,
             Fp8::E5M2 => &ROUND_E5M2,
@@ -89,7 +90,7 @@ impl Op for Quantized {
         let greatest = g.constant(self.format.greatest().into(), wide);
         let times = g.binary("/", greatest, most);
         // Of a value of zeros, or nearly.
-        let limit = g.constant(GREATEST_SCALE, wide);
+        let limit = g.constant(Quantized::GREATEST_SCALE, wide);
         let times = g.binary("min", times, limit);
         let scale = g.unary(&POWER_OF_TWO, times);
         let inverse = g.unary(&RECIP, scale);
@@ -104,7 +105,7 @@ impl Op for Quantized {
     fn oracle(&self, x: &[&F64Tensor], _: &Type, _: &Dims) -> F64Tensor {
         let data = &x[0].data;
         let most = data.iter().fold(0.0, |most: f64, v| most.max(v.abs()));
-        let scale = (f64::from(self.format.greatest()) / most).min(GREATEST_SCALE);
+        let scale = (f64::from(self.format.greatest()) / most).min(Quantized::GREATEST_SCALE);
         let finite = data.iter().all(|v| v.is_finite());
         let scale = if finite { f64::from(power_of_two(scale as f32)) } else { f64::NAN };
         let rounded = |v: &f64| f64::from(self.format.round((v * scale) as f32)) / scale;

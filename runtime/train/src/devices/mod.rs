@@ -11,7 +11,7 @@ use crate::devices::plan_memory::{MemoryShare, WithLines, plan_fits, with_lines}
 use crate::failure::Failure;
 use crate::project::Project;
 use meshwright_comm::Timeouts;
-use meshwright_core::{Compiled, OutputKind, StepGraph, StepOutput, is_loss_scaling_state, training_step};
+use meshwright_core::{Compiled, OutputKind, StepGraph, StepOutput, is_loss_scaling_state, is_scale_history, training_step};
 use meshwright_data::{Dataset, EpochSeed, InputBinding, Places, Prefetch};
 use meshwright_diag::{Diagnostic, Sources, codes};
 use meshwright_exec::{
@@ -320,6 +320,7 @@ pub(crate) fn hold_rest(
         model: p.model.clone(),
         program: "hold",
         float: p.float,
+        scale_history: None,
         graph: p.graph.clone(),
         inputs: p.inputs.iter().map(|i| i.0.clone()).collect(),
         outputs,
@@ -346,18 +347,28 @@ pub(crate) fn init_all<'a>(
     Ok(())
 }
 
+/// Whether a state belongs to a precision. A run that goes on in another one lacks it, or has it and needs it no more; back in this one it
+/// begins with its first value.
+fn is_of_precision(name: &str) -> bool {
+    is_loss_scaling_state(name) || is_scale_history(name)
+}
+
 /// Sets parameters and moments from a checkpoint, which the first process has. Moments are left alone unless the devices
 /// have them. With `all`, the checkpoint must hold nothing else.
 pub(crate) fn restore(cluster: &Cluster, checkpoint: Option<&Checkpoint>, all: bool) -> Result<(), Failure> {
-    // A run that went on in another precision has no loss scale: it then begins with the first.
-    let scaling = cluster.states().map(|s| &s.name).filter(|n| is_loss_scaling_state(n));
-    let lacks = |n: &&String| checkpoint.is_some_and(|c| c.info(n).is_none());
-    let scaling: Vec<&String> = scaling.collect();
-    let missing = match scaling.is_empty() {
+    let lacks = |s: &&StateInfo| {
+        checkpoint.is_some_and(|c| match is_scale_history(&s.name) {
+            // It may have had another number of steps.
+            true => c.fits(&s.name, s.dtype, &s.shape).is_err(),
+            false => c.info(&s.name).is_none(),
+        })
+    };
+    let scales: Vec<&StateInfo> = cluster.states().filter(|s| is_of_precision(&s.name)).collect();
+    let missing = match scales.is_empty() {
         true => Vec::new(),
         false => {
-            let mine: Vec<String> = scaling.into_iter().filter(lacks).cloned().collect();
-            cluster.processes().broadcast("the loss scale of the checkpoint".into(), mine)?
+            let mine: Vec<String> = scales.into_iter().filter(lacks).map(|s| s.name.clone()).collect();
+            cluster.processes().broadcast("the scales of the checkpoint".into(), mine)?
         }
     };
     restore_but(cluster, checkpoint, all, &missing)
@@ -390,8 +401,8 @@ fn fits(states: &[StateInfo], checkpoint: &Checkpoint, all: bool) -> Result<(), 
         checkpoint.fits(&s.name, s.dtype, &s.shape)?;
     }
     if all {
-        let scaling = checkpoint.tensors.iter().map(|t| t.name.as_str()).filter(|n| is_loss_scaling_state(n));
-        checkpoint.only(states.iter().map(|s| s.name.as_str()).chain(scaling))?;
+        let scales = checkpoint.tensors.iter().map(|t| t.name.as_str()).filter(|n| is_of_precision(n));
+        checkpoint.only(states.iter().map(|s| s.name.as_str()).chain(scales))?;
     }
     Ok(())
 }

@@ -2,45 +2,21 @@
 
 pub(super) mod learning_rate;
 pub(super) mod optimizer;
+pub(super) mod precision;
 pub(super) mod trained;
 
 use super::call::args::Slot;
 use super::glob::LoopPositions;
-use super::report::{Report, listed, nearest};
+use super::report::{listed, nearest};
 use super::scope::{NameScope, ScopeKind};
 use super::{Resolver, glob};
-use crate::program::{ClipSpec, LossDecl, Settings, TrainSpec};
-use crate::step::loss_scaling::LossScaling;
+use crate::program::{ClipSpec, LossDecl, TrainSpec};
 use crate::step::stack_part::StackPart;
 use meshwright_diag::{Diagnostic, Near, Span, codes};
-use meshwright_plan::Arithmetic;
 use meshwright_syntax::ast::{
     Call, Expr, Minimize, Name, ParamGroup, PathGlob, Train, TrainKind, TrainSetting,
 };
-
-/// The arithmetic: of the command line, else of the `train` block, else `f32`.
-pub(super) fn precision(train: Option<&Train>, settings: &Settings, report: &mut Report) -> Arithmetic {
-    let written = train.into_iter().flat_map(|t| &t.settings).find_map(|s| match &s.kind {
-        TrainKind::Precision(call) => Some(&call.name),
-        _ => None,
-    });
-    if let Some(float) = settings.float {
-        return float;
-    }
-    let Some(name) = written else { return Arithmetic::F32 };
-    let found = Arithmetic::named(&name.text);
-    found.unwrap_or_else(|| {
-        let known = Arithmetic::ALL.map(Arithmetic::name);
-        let d = Diagnostic::error(codes::E0201, format!("there is no precision `{}`", name.text))
-            .at(name.span, "not known")
-            .note(format!("precisions: {}", listed(known)));
-        report.push(match nearest(&name.text, known) {
-            Some(near) => d.fix(format!("write `{near}`"), name.span, near, near.sure),
-            None => d,
-        });
-        Arithmetic::F32
-    })
-}
+use precision::PrecisionSettings;
 
 /// A line `weight_decay`: its number, whom it spares, and its place.
 pub(super) type DecaySetting<'a> = (Option<&'a Expr>, &'a [PathGlob], Span);
@@ -96,9 +72,16 @@ impl<'a> Resolver<'a> {
         let optimizers = self.optimizers(&all, &groups);
         let clip = all.clip.and_then(|(call, span)| self.clip(call, span));
         let ema = all.ema.and_then(|(decay, of, span)| self.ema(decay, of, span));
-        let scaling =
-            all.precision.map_or(Some(LossScaling::default()), |(call, span)| self.scaling(call, span));
-        Some(TrainSpec { objectives: objectives?, optimizers: optimizers?, clip, ema, scaling: scaling? })
+        let settings = all.precision.map(|(call, span)| self.precision_settings(call, span));
+        let PrecisionSettings { scaling, scale_history } = settings.unwrap_or_default();
+        Some(TrainSpec {
+            objectives: objectives?,
+            optimizers: optimizers?,
+            clip,
+            ema,
+            scaling,
+            scale_history,
+        })
     }
 
     /// The lines of a block, sorted; one that is said twice is reported.
@@ -213,46 +196,6 @@ impl<'a> Resolver<'a> {
             return None;
         }
         Some(ClipSpec::GlobalNorm(limit.f64()))
-    }
-
-    /// The settings of `precision f16(scale = …, growth = …)`.
-    fn scaling(&mut self, call: &'a Call, span: Span) -> Option<LossScaling> {
-        let mut scaling = LossScaling::default();
-        let Some(first) = call.args.first() else { return Some(scaling) };
-        let name = call.name.text.as_str();
-        if name != "f16" {
-            if Arithmetic::named(name).is_some() {
-                let text = format!("`precision {name}` has no settings: only in `f16` the loss is scaled");
-                let d = Diagnostic::error(codes::E0217, text).at(first.value.span, "has no effect");
-                self.error(d.help(format!("write `precision {name}`")));
-            }
-            return None;
-        }
-        let slots = [Slot::built_in("scale", false), Slot::built_in("growth", false)];
-        let args = self.bound("precision f16", span, None, &slots, &call.args)?;
-        if let Some(e) = args[0] {
-            scaling.scale = self.konst(e, "the first loss scale")?.num().f64();
-            let power = scaling.scale.fract() == 0.0 && (scaling.scale as u64).is_power_of_two();
-            if !power || !(1.0..=LossScaling::MOST).contains(&scaling.scale) {
-                let text = format!("the first loss scale is {}", scaling.scale);
-                let d = Diagnostic::error(codes::E0214, text)
-                    .at(e.span, format!("must be a power of two from 1 to {}", LossScaling::MOST))
-                    .note("multiplying by another number would round gradients");
-                self.error(d.help("leave it out: the scale finds itself from 65536 on"));
-                return None;
-            }
-        }
-        if let Some(e) = args[1] {
-            scaling.growth = self.konst(e, "the steps after which the loss scale doubles")?.num().f64();
-            if scaling.growth < 1.0 || scaling.growth.fract() != 0.0 || scaling.growth > LossScaling::MOST {
-                let text = format!("the loss scale doubles after {} steps", scaling.growth);
-                let d = Diagnostic::error(codes::E0214, text)
-                    .at(e.span, format!("must be a whole number from 1 to {}", LossScaling::MOST));
-                self.error(d.help("leave it out: it then doubles after 2000 steps without an overflow"));
-                return None;
-            }
-        }
-        Some(scaling)
     }
 
     /// Weight decay spares a part of a parameter.

@@ -69,6 +69,7 @@ pub fn decode(program: &Program, value: &LossDecl, seq: Dim, of: NewPositions) -
         model: program.model.clone(),
         program: "decode",
         float: program.float,
+        scale_history: None,
         graph: program.graph.clone(),
         inputs: program.inputs.iter().map(|i| i.0.clone()).collect(),
         outputs: vec![StepOutput { name: wanted.name.clone(), id: wanted.id, kind: OutputKind::Output }],

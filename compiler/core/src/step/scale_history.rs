@@ -1,0 +1,259 @@
+//! Scales of 8-bit factors by the history of maxima ("delayed scaling" of Transformer Engine): the scale of a step is known before the
+//! step computes anything, so that no product waits for a maximum, nor for other devices.
+//!
+//! A factor has a state of `steps` numbers for each iteration of the loops that it is in: the logarithms of the scales that fit the maxima of the
+//! last steps. The least of them is the scale's. A step writes its own over the oldest one. A factor without a maximum so far (its elements
+//! were all 0, or one was not finite) has the scale 1, and so has every factor in the first step.
+//!
+//! A maximum over the batch is no sum of maxima over its parts, which a loop over microbatches could add. Counts of examples are: each example
+//! counts for the logarithm of the scale that fits it, and the least logarithm with a count is that of the batch.
+
+use crate::step::step_graph::{OutputKind, StepGraph, StepOutput};
+use meshwright_ops::{
+    ABS, Class, Crossing, EXP, FLOOR, Graph, Id, InputOp, InputOpKind, Kind, LOG, NEG, Origin, POWER_OF_TWO,
+    Quantized, RECIP, RepeatId, Type,
+};
+use meshwright_plan::{DType, Dim, Fp8, Init, Monoid, Phase};
+use meshwright_sorted::{SortedMap, SortedSet};
+use std::f64::consts::LN_2;
+
+/// Steps of a history where a program names no number.
+pub const DEFAULT_STEPS: usize = 16;
+
+/// The most steps of a history.
+pub const MOST_STEPS: usize = 65_536;
+
+/// The logarithm of no scale. Those of scales lie between its negative and it.
+const NONE: f64 = 126.0;
+
+/// Paths of the states begin so.
+const PREFIX: &str = "fp8/";
+
+/// Whether a state is the history of a factor's scales: a run that continues in another precision, or with another number of steps, begins
+/// it anew.
+pub fn is_scale_history(path: &str) -> bool {
+    path.starts_with(PREFIX) && Fp8::ALL.iter().any(|f| path.ends_with(&format!("/{}", f.name())))
+}
+
+/// A factor: the value of the step that it is a copy of, the format, and the dims of the loops that it is in.
+type Factor = (Id, Fp8, Vec<Dim>);
+
+/// The histories of a step while its precision is assigned.
+pub(super) struct ScaleHistory {
+    steps: usize,
+    /// The dim of the examples.
+    example: Option<Dim>,
+    /// Dims of the last steps, and of logarithms.
+    dims: Option<[Dim; 2]>,
+    /// Scales of this step, around all loops.
+    scales: SortedMap<Factor, Id>,
+    /// Values in 8 bits.
+    rounded: SortedMap<(Id, Fp8), Id>,
+    paths: SortedSet<String>,
+    written: Vec<Written>,
+}
+
+/// A state, with what this step adds to it.
+struct Written {
+    path: String,
+    leaf: Id,
+    own: Id,
+}
+
+impl ScaleHistory {
+    pub(super) fn of(step: &StepGraph) -> Option<ScaleHistory> {
+        step.scale_history.map(|steps| ScaleHistory {
+            steps,
+            example: step.inputs.first().and_then(|i| i.dims.first().copied()),
+            dims: None,
+            scales: SortedMap::new(),
+            rounded: SortedMap::new(),
+            paths: SortedSet::new(),
+            written: Vec::new(),
+        })
+    }
+
+    /// The value `x` in 8 bits. It is a copy of the value `source` of the old graph.
+    pub(super) fn rounded(&mut self, g: &mut Graph, x: Id, source: Id, format: Fp8) -> Id {
+        if let Some(known) = self.rounded.get(&(x, format)) {
+            return *known;
+        }
+        let Type { dims, .. } = g.ty(x).clone();
+        if g.dims.elements(&dims) == 0 {
+            return x;
+        }
+        let (origin, scope) = (g.node(x).origin.clone(), g.node(x).scope);
+        let around = (g.cursor.clone(), g.scope);
+        let name = format!("{}({})", format.name(), g.path(x));
+        (g.cursor, g.scope) = (Origin { name: name.as_str().into(), layer: true, ..origin.clone() }, scope);
+        let loops = loops(g, scope);
+        let factor = (source, format, loops.iter().map(|of| g.repeats[*of].dim).collect());
+        let scale = match self.scales.get(&factor) {
+            Some(known) => *known,
+            None => self.state(g, x, factor, &loops),
+        };
+        let scale = loops.iter().fold(scale, |scale, of| g.cross(*of, Crossing::Slice, scale));
+        let made = scaled_and_rounded(g, x, scale, format);
+        (g.cursor, g.scope) = around;
+        self.rounded.insert((x, format), made);
+        made
+    }
+
+    /// Adds the state of a factor, and notes what this step writes; the scale of the step.
+    fn state(&mut self, g: &mut Graph, x: Id, factor: Factor, loops: &[RepeatId]) -> Id {
+        let cursor = g.cursor.clone();
+        let format = factor.1;
+        let path = (1..)
+            .map(|n| if n == 1 { String::new() } else { format!(" {n}") })
+            .map(|n| format!("{PREFIX}{}{n}/{}", g.path(x), format.name()))
+            .find(|path| !self.paths.contains(path))
+            .unwrap_or_default();
+        self.paths.insert(path.clone());
+        g.cursor = Origin { name: path.as_str().into(), class: Class::Value, ..cursor.clone() };
+        let [history, _] = self.dims(g);
+        let own = self.own_logarithm(g, x, format);
+        let own = loops.iter().rev().fold(own, |own, of| g.cross(*of, Crossing::Stack, own));
+        let scope = g.scope.take();
+        let own = self.least_counted(g, own);
+        let dims: Vec<Dim> = factor.2.iter().copied().chain([history]).collect();
+        let ty = Type::new(DType::F32, dims);
+        let input = InputOpKind::OptimizerState { path: path.clone(), init: Init::Constant(NONE) };
+        let leaf = g.op(InputOp { input, ty }, &[]);
+        let least = g.reduce(Monoid::Min, leaf, &[history]);
+        let (none, one) = (g.constant(NONE, DType::F32), g.constant(0.0, DType::F32));
+        let any = g.binary("<", least, none);
+        let logarithm = g.choose(any, least, one);
+        let scale = power(g, logarithm);
+        (g.cursor, g.scope) = (cursor, scope);
+        self.written.push(Written { path, leaf, own });
+        self.scales.insert(factor, scale);
+        scale
+    }
+
+    fn dims(&mut self, g: &mut Graph) -> [Dim; 2] {
+        let free = |g: &Graph, wanted: &str| {
+            (0..).map(|i| format!("{wanted}{}", "_".repeat(i))).find(|n| g.dims.find(n).is_none())
+        };
+        *self.dims.get_or_insert_with(|| {
+            let logarithms = 2 * NONE as usize;
+            [("fp8_history", self.steps), ("fp8_logarithm", logarithms)]
+                .map(|(name, size)| g.dims.add(free(g, name).unwrap_or_default(), size))
+        })
+    }
+
+    /// The logarithm of the greatest scale that fits the maximum of a value; of one with a dim of examples, counts of these
+    /// for each logarithm.
+    fn own_logarithm(&mut self, g: &mut Graph, x: Id, format: Fp8) -> Id {
+        let Type { dtype, dims, .. } = g.ty(x).clone();
+        let example = self.example.filter(|d| dims.contains(d));
+        let stored = |g: &mut Graph, id: Id| {
+            g.nodes[id].ty.dtype = dtype;
+            id
+        };
+        let sizes = g.unary(&ABS, x);
+        let sizes = stored(g, sizes);
+        let others: Vec<Dim> = dims.into_iter().filter(|d| Some(*d) != example).collect();
+        let most = g.reduce(Monoid::Max, sizes, &others);
+        let most = stored(g, most);
+        let most = g.cast(most, DType::F32);
+        let number = |g: &mut Graph, v: f64| g.constant(v, DType::F32);
+        let greatest = number(g, format.greatest().into());
+        let times = g.binary("/", greatest, most);
+        let limit = number(g, Quantized::GREATEST_SCALE);
+        let times = g.binary("min", times, limit);
+        let scale = g.unary(&POWER_OF_TWO, times);
+        let logarithm = g.unary(&LOG, scale);
+        let logarithm = g.scaled(logarithm, 1.0 / LN_2);
+        let half = number(g, 0.5);
+        let logarithm = g.sum_of(&[logarithm, half]);
+        let logarithm = g.unary(&FLOOR, logarithm);
+        let (zero, none) = (number(g, 0.0), number(g, NONE));
+        let any = g.binary(">", scale, zero);
+        let logarithm = g.choose(any, logarithm, none);
+        let Some(example) = example else { return logarithm };
+        let each = self.logarithms(g);
+        let hit = g.binary("==", logarithm, each);
+        let hit = g.cast(hit, DType::F32);
+        g.reduce(Monoid::Sum, hit, &[example])
+    }
+
+    /// All logarithms, along their dim.
+    fn logarithms(&mut self, g: &mut Graph) -> Id {
+        let [_, logarithms] = self.dims(g);
+        let at = g.index(logarithms);
+        let at = g.cast(at, DType::F32);
+        let first = g.constant(-NONE, DType::F32);
+        g.sum_of(&[at, first])
+    }
+
+    /// The least logarithm that any example counts for; what is one already stays.
+    fn least_counted(&mut self, g: &mut Graph, own: Id) -> Id {
+        let [_, logarithms] = self.dims(g);
+        if !g.ty(own).has(logarithms) {
+            return own;
+        }
+        let each = self.logarithms(g);
+        let (zero, none) = (g.constant(0.0, DType::F32), g.constant(NONE, DType::F32));
+        let any = g.binary(">", own, zero);
+        let found = g.choose(any, each, none);
+        g.reduce(Monoid::Min, found, &[logarithms])
+    }
+
+    /// The next values of the states: this step's over the oldest.
+    pub(super) fn finish(self, step: &mut StepGraph) {
+        let Some([history, _]) = self.dims else { return };
+        let g = &mut step.graph;
+        g.scope = None;
+        let mut known = g.ids().find(|i| g.node(*i).op.kind() == Kind::Input(InputOpKind::StepNumber));
+        for Written { path, leaf, own } in self.written {
+            g.cursor = Origin { phase: Phase::Update, layer: false, ..g.node(leaf).origin.clone() };
+            let number = *known.get_or_insert_with(|| {
+                let ty = Type::new(DType::F32, []);
+                g.op(InputOp { input: InputOpKind::StepNumber, ty }, &[])
+            });
+            let number = g.cast(number, DType::F32);
+            let steps = g.constant(self.steps as f64, DType::F32);
+            let oldest = g.binary("%", number, steps);
+            let each = g.index(history);
+            let each = g.cast(each, DType::F32);
+            let here = g.binary("==", each, oldest);
+            let next = g.choose(here, own, leaf);
+            step.outputs.push(StepOutput { name: path, id: next, kind: OutputKind::Next(leaf) });
+        }
+    }
+}
+
+/// The loops around a scope, from the outermost.
+fn loops(g: &Graph, mut scope: Option<RepeatId>) -> Vec<RepeatId> {
+    let mut all = Vec::new();
+    while let Some(of) = scope {
+        all.push(of);
+        scope = g.repeats[of].parent;
+    }
+    all.reverse();
+    all
+}
+
+/// Two to the power of a whole number, exactly.
+fn power(g: &mut Graph, logarithm: Id) -> Id {
+    let half = g.constant(0.5, DType::F32);
+    let between = g.sum_of(&[logarithm, half]);
+    let between = g.scaled(between, LN_2);
+    let between = g.unary(&EXP, between);
+    g.unary(&POWER_OF_TWO, between)
+}
+
+/// A value rounded to a format with a scale. What is too great for the format is its greatest number; what is not finite becomes NaN.
+fn scaled_and_rounded(g: &mut Graph, x: Id, scale: Id, format: Fp8) -> Id {
+    let stored = g.ty(x).dtype;
+    let inverse = g.unary(&RECIP, scale);
+    let scaled = g.product(&[x, scale]);
+    let negative = g.unary(&NEG, x);
+    // 0, or NaN.
+    let nothing = g.sum_of(&[x, negative]);
+    let scaled = g.sum_of(&[scaled, nothing]);
+    let rounded = g.unary(Quantized { format }.rounding(), scaled);
+    let back = g.product(&[rounded, inverse]);
+    g.nodes[back].ty.dtype = stored;
+    back
+}
