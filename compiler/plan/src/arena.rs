@@ -36,6 +36,11 @@ impl<I: ArenaId, T> IdVec<I, T> {
         I::at(self.items.len() - 1)
     }
 
+    /// Makes room for items that will be added.
+    pub fn reserve(&mut self, more: usize) {
+        self.items.reserve(more);
+    }
+
     /// How many there are.
     pub fn len(&self) -> usize {
         self.items.len()

@@ -36,7 +36,6 @@ use clap::{CommandFactory, Parser};
 use clap_complete::CompleteEnv;
 use meshwright_diag::render;
 use meshwright_files::{DiagnosedAllocator, caches_of, keep_in};
-use mimalloc::MiMalloc;
 use output::console::Console;
 use std::ffi::OsString;
 use std::io::Write as _;
@@ -46,7 +45,7 @@ use stop::Stop;
 /// Buffers of a step come and go by the thousand on every device's thread; the system's allocator serializes them. What holds
 /// of the command in time and memory is tested with it too. What it cannot give is a diagnostic.
 #[global_allocator]
-static ALLOCATOR: DiagnosedAllocator<MiMalloc> = DiagnosedAllocator { within: MiMalloc, end: without_memory };
+static ALLOCATOR: DiagnosedAllocator = DiagnosedAllocator { end: without_memory };
 
 /// Says that memory for so many bytes could not be had, without an allocation, and ends the process.
 #[cold]

@@ -25,6 +25,7 @@ pub(crate) fn rebuild_in(
 ) -> StepGraph {
     let mut g = Graph::new(step.graph.dims.clone());
     g.repeats = step.graph.repeats.clone();
+    g.nodes.reserve(step.graph.nodes.len());
     let mut new: IdVec<Id, Id> = step.graph.nodes.table(Id(0));
     for id in order {
         let mut node = step.graph.node(id).clone();
@@ -185,13 +186,14 @@ type Computation = (Arc<dyn Op>, Vec<Id>, DType, Class, Arc<str>, Option<RepeatI
 /// computations differently.
 pub fn common_subexpressions(step: &StepGraph, paths: bool) -> StepGraph {
     // Only asked for what is in it, never for its order.
-    let mut seen: HashMap<Computation, Id> = HashMap::new();
+    let mut seen: HashMap<Computation, Id> = HashMap::with_capacity(step.graph.nodes.len());
+    let no_path: Arc<str> = "".into();
     rebuild(step, |g, node, _| {
         // A gradient is where rules for gradients apply. Program inputs that are equal are one.
         if matches!(node.op.kind(), Kind::Gradient) {
             return g.push(node);
         }
-        let path = if paths && !node.ty.dims.is_empty() { node.origin.path.clone() } else { "".into() };
+        let path = if paths && !node.ty.dims.is_empty() { node.origin.path.clone() } else { no_path.clone() };
         let key = (node.op.clone(), node.inputs.clone(), node.ty.dtype, node.origin.class, path, node.scope);
         if let Some(id) = seen.get(&key) {
             return *id;

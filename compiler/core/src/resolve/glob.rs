@@ -101,6 +101,9 @@ impl<'p> PathIndex<'p> {
     }
 }
 
+/// Number of patterns that are compared one by one.
+const FEW: usize = 8;
+
 /// Patterns by which a path finds those that match it without a look at all others.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PatternIndex {
@@ -128,6 +131,14 @@ impl PatternIndex {
 
     /// Positions of the patterns that may match a path, ascending.
     pub(crate) fn candidates(&self, path: &str) -> Vec<usize> {
+        // Most layouts have few patterns, and many paths are asked for.
+        if self.beginnings.len() + self.ends.len() <= FEW {
+            let begin = self.beginnings.iter().filter(|(begin, _)| path.starts_with(begin.as_str()));
+            let end = self.ends.iter().filter(|(end, _)| path.ends_with(end.as_str()));
+            let mut found: Vec<usize> = begin.chain(end).flat_map(|(_, at)| at).copied().collect();
+            found.sort_unstable();
+            return found;
+        }
         let cuts = || (0..=path.len()).filter(|i| path.is_char_boundary(*i));
         let begins = cuts().filter_map(|i| self.beginnings.get(&path[..i]));
         let mut found: Vec<usize> =
@@ -153,6 +164,11 @@ mod tests {
             assert_eq!(of_paths.matching(pattern), slow, "{pattern}");
             for i in slow {
                 assert!(of_patterns.candidates(paths[i]).contains(&k), "{pattern} {}", paths[i]);
+            }
+            let alone = PatternIndex::new([(k, *pattern)]);
+            for path in paths {
+                let found = !alone.candidates(path).is_empty();
+                assert_eq!(found, of_patterns.candidates(path).contains(&k), "{pattern} {path}");
             }
         }
     }
