@@ -1,9 +1,10 @@
 //! Targets: kinds of devices as values.
 
 use burn_backend::{BoolStore, DType as BurnType};
+use serde::{Deserialize, Serialize};
 
 /// A kind of device with the kernels and libraries that a device plan may use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Target {
     /// Kind of the device.
     pub kind: TargetKind,
@@ -29,7 +30,7 @@ pub struct Target {
 }
 
 /// Kind of a device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum TargetKind {
     /// A thread of the host with this project's kernels for CPUs.
     Cpu,

@@ -10,9 +10,9 @@ use meshwright_device::launch::LaunchKind;
 use meshwright_device::slot::TensorSlot;
 use meshwright_device::target::Target;
 use meshwright_device::verify::verify;
-use meshwright_device::{DevicePlan, compile, compile_launches};
+use meshwright_device::{BadEncoding, DevicePlan, compile, compile_launches};
 use meshwright_exec::KernelsBy;
-use meshwright_plan::{Arithmetic, DType, Plan};
+use meshwright_plan::{Arithmetic, BufId, DType, Plan};
 use meshwright_runs::catalog::MODELS;
 use meshwright_train::{BenchOptions, Devices, Project, ProjectOptions, bench};
 
@@ -37,6 +37,7 @@ fn plan(model: &str, mesh: &str, layout: &str, precision: DType) -> Option<Plan>
 }
 
 /// Compiling verifies: one writer, defined before used, nothing fused away is touched, collectives in order, no overlap in the arena, no leak.
+/// Each plan is read back from its bytes.
 #[test]
 fn every_model_has_a_device_plan_on_every_kind_of_device() {
     let one = |precision| ("a=1", "batch -> a", precision);
@@ -54,8 +55,13 @@ fn every_model_has_a_device_plan_on_every_kind_of_device() {
         let Some(plan) = plan(model.name, mesh, layout, precision) else { continue };
         for target in TARGETS.map(|target| target()) {
             let last = plan.mesh.devices() - 1;
-            if let Err(e) = compile(&plan, last, target) {
-                wrong.push(format!("{} under {layout} in {precision} on {target}: {e}", model.name));
+            let name = format!("{} under {layout} in {precision} on {target}", model.name);
+            match compile(&plan, last, target) {
+                Ok(device) => {
+                    let read = DevicePlan::from_bytes(&device.to_bytes());
+                    assert!(read.as_ref() == Ok(&device), "{name}: bytes give another plan, {:?}", read.err());
+                }
+                Err(e) => wrong.push(format!("{name}: {e}")),
             }
         }
     }
@@ -207,6 +213,69 @@ fn equal_device_plans_have_equal_hashes() {
     assert_eq!(hash(Target::cuda((9, 0), true)), hash(Target::cuda((9, 0), true)));
     let all: meshwright_sorted::SortedSet<String> = TARGETS.iter().map(|target| hash(target())).collect();
     assert_eq!(all.len(), TARGETS.len());
+}
+
+type Change = fn(&mut DevicePlan);
+
+/// A change of each field of a device plan.
+const CHANGES: [(&str, Change); 12] = [
+    ("target", |device| device.target.epilogues ^= true),
+    ("rank", |device| device.rank += 1),
+    ("step of a launch", |device| nth(device, 3).unwrap().step += 1),
+    ("lifetime", |device| {
+        let tensor = device.launches.iter().find_map(|launch| launch.reads.first()).unwrap().id;
+        nth(device, 3).unwrap().frees.push(tensor);
+    }),
+    ("order", |device| device.body.swap(0, 1)),
+    ("slot", |device| {
+        device.slots.insert(TensorSlot::Temporary(u64::MAX));
+    }),
+    ("element of a table", |device| device.tables[0].elements[0] += 1),
+    ("pairs", |device| {
+        device.pairs.insert(BufId(0), DType::F32);
+    }),
+    ("buffer at the end", |device| assert!(device.left.insert(BufId(u32::MAX)))),
+    ("fused buffer", |device| assert!(device.never.insert(BufId(u32::MAX)))),
+    ("buffer without storage", |device| assert!(device.absent.insert(BufId(u32::MAX)))),
+    ("offset", |device| {
+        let at = device.arena.spots.iter_mut().find_map(|spot| match spot {
+            Spot::At { start, .. } => Some(start),
+            _ => None,
+        });
+        *at.unwrap() += 256;
+    }),
+];
+
+#[test]
+fn each_change_of_a_device_plan_changes_its_hash() {
+    let plan = plan("gpt", "a=1", "batch -> a", DType::BF16).unwrap();
+    let device = compile(&plan, 0, Target::cuda((9, 0), true)).unwrap();
+    let mut hashes = meshwright_sorted::SortedSet::from([device.hash()]);
+    for (name, change) in CHANGES {
+        let mut changed = device.clone();
+        change(&mut changed);
+        assert!(changed != device, "{name}: the plans are equal");
+        assert!(hashes.insert(changed.hash()), "{name}: the hash is another plan's");
+    }
+    let kernels = device.launches.ids().filter(|id| matches!(device.launches[*id].kind, LaunchKind::Kernel(_)));
+    for id in kernels {
+        let mut changed = device.clone();
+        changed.launches[id].kind = LaunchKind::Free;
+        assert!(hashes.insert(changed.hash()), "launch {} without its kernel: the hash is another plan's", id.0);
+    }
+}
+
+#[test]
+fn bytes_that_are_not_a_device_plan_are_an_error() {
+    let plan = plan("mlp", "a=1", "batch -> a", DType::F32).unwrap();
+    let bytes = compile(&plan, 0, Target::cpu()).unwrap().to_bytes();
+    let read = |bytes: &[u8]| DevicePlan::from_bytes(bytes).unwrap_err();
+    for end in (0..bytes.len()).step_by(7) {
+        assert!(matches!(read(&bytes[..end]), BadEncoding::Damaged(_)), "the first {end} bytes");
+    }
+    assert_eq!(read(&[&bytes[..], &[0, 0]].concat()), BadEncoding::Rest(2));
+    let found = DevicePlan::VERSION + 1;
+    assert_eq!(read(&[&[found as u8], &bytes[1..]].concat()), BadEncoding::Version { found });
 }
 
 /// Applies a fault in every place where there is one; gives how many there were. Each must be found.

@@ -1,5 +1,6 @@
 //! A permute, prepared for one device: which elements along a dim it sends to whom, gets from whom, and has itself.
 
+use serde::{Deserialize, Serialize};
 use super::pack::{PackedBlock, StridedView, unpack};
 use crate::lowering::local::{DeviceContext, Local};
 use meshwright_plan::{BufferPart as Part, Dim, Group, Operand};
@@ -7,7 +8,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 /// Blocks along a dim of one array, and their offsets in the packed form.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Side {
     view: StridedView,
     pub blocks: Vec<PackedBlock>,
@@ -18,7 +19,7 @@ pub(crate) struct Side {
 }
 
 /// A permute that is ready to run.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Halo {
     pub(crate) send: Side,
     pub(crate) receive: Side,

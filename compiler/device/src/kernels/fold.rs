@@ -1,5 +1,6 @@
 //! Descriptions of reductions.
 
+use serde::{Deserialize, Serialize};
 use super::call::KernelCall;
 use super::fold_blocks::FoldBlocks;
 use super::merged_dims::JointWalk;
@@ -9,7 +10,7 @@ use meshwright_plan::{Computed, DType, Monoid};
 use meshwright_sorted::SortedSet;
 
 /// A tensor that a fold reads.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FoldOperand {
     /// Dtype of the elements.
     pub dtype: DType,
@@ -18,7 +19,7 @@ pub struct FoldOperand {
 }
 
 /// A fold on one device. Its dims are the dims of the result, then the reduced ones.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FoldCall {
     /// Function of the operands that computes each reduced element.
     pub program: ScalarProgram,
@@ -37,7 +38,7 @@ pub struct FoldCall {
 }
 
 /// Folds that do not depend on each other.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FoldCalls(pub Vec<FoldCall>);
 
 impl KernelCall for FoldCalls {

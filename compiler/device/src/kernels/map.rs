@@ -1,5 +1,6 @@
 //! Descriptions of element-wise kernels.
 
+use serde::{Deserialize, Serialize};
 use super::call::KernelCall;
 use super::random::RandomBlock;
 use super::result::{GivenResult, ResultMemory};
@@ -12,7 +13,7 @@ use meshwright_sorted::SortedSet;
 use std::ops::Range;
 
 /// An operand of an element-wise step.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum MapOperand {
     /// A tensor.
     Tensor {
@@ -26,7 +27,7 @@ pub enum MapOperand {
 }
 
 /// An element-wise step on one device.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MapCall {
     /// Function that computes each element of the results.
     pub program: ScalarProgram,
@@ -47,7 +48,7 @@ pub struct MapCall {
 }
 
 /// Element-wise steps that do not depend on each other.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MapCalls(pub Vec<MapCall>);
 
 impl KernelCall for MapCalls {

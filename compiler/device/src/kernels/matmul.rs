@@ -1,5 +1,6 @@
 //! Matmuls with an epilogue: a function of their elements before they are written, or sums of a factor.
 
+use serde::{Deserialize, Serialize};
 use super::call::{CallWork, KernelCall};
 use super::fold::FoldCall;
 use super::map::MapCall;
@@ -9,7 +10,7 @@ use burn_ir::TensorIr;
 use std::sync::Arc;
 
 /// Significant digits of `f32` factors.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum FactorDigits {
     /// All.
     #[default]
@@ -26,7 +27,7 @@ impl FactorDigits {
 }
 
 /// Function of the elements of a product, after a bias.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum EpilogueFunction {
     /// The element itself.
     Identity,
@@ -38,7 +39,7 @@ pub enum EpilogueFunction {
 
 /// A matmul with an epilogue. Its operands are the factors as matrices, a bias or bits if there are any, and the other
 /// operands of the fused step.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MatmulCall {
     /// Rows and columns.
     pub matrices: [usize; 2],
@@ -57,7 +58,7 @@ pub struct MatmulCall {
 }
 
 /// An epilogue of a matmul, with the kernel that computes it alone if the library cannot fuse it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum MatmulEpilogue {
     /// A function of the matmul's elements.
     Map {

@@ -8,9 +8,10 @@
 
 use crate::lowering::local::Local;
 use meshwright_plan::Dim;
+use serde::{Deserialize, Serialize};
 
 /// A factor: `buffer -> (copy) -> reshape -> permute` gives `[batch.., left, right]`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Factor {
     /// Order of dims into which it must be copied first.
     pub copy: Option<Vec<Dim>>,
@@ -21,7 +22,7 @@ pub struct Factor {
 }
 
 /// A contraction that is one matrix product.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BatchedMatmul {
     /// Whether the second operand is the left factor.
     pub swapped: bool,
@@ -38,7 +39,7 @@ pub struct BatchedMatmul {
 }
 
 /// Operations of a contraction.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Contraction {
     /// The result is empty, or the sum is: all zeros.
     Zero,

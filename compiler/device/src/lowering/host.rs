@@ -56,7 +56,7 @@ impl HostSteps<'_, '_> {
             Prim::Copy => HostWork::Copy,
             Prim::Blank { zero: true } if *planned != step.prim => HostWork::Zero,
             Prim::IterationSlice { .. } => HostWork::Show(self.0.graph.step),
-            _ => HostWork::Step(self.0.graph.step, step.name()),
+            _ => HostWork::Step(self.0.graph.step, step.name().into()),
         };
         let made = self.record(work, &reads, &outs, Some(step));
         for (made, to) in made.into_iter().zip(&writes) {

@@ -1,5 +1,6 @@
 //! The call of products that share a factor.
 
+use serde::{Deserialize, Serialize};
 use super::super::call::{CallWork, KernelCall, SpacedTensors};
 use super::super::fold::FoldCall;
 use super::super::map::MapCall;
@@ -10,7 +11,7 @@ use std::sync::Arc;
 /// Products of one shape that share a factor. Operands: the shared factor; the other factor of each; with biases, the added
 /// vectors and then the buffers from which these were computed. Results: each product, then the sums of each. Matrices are
 /// contiguous, and those of the products lie at equal distances, so that a library computes all as one batched matmul.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MatmulGroupCall {
     /// Number of products.
     pub count: usize,
@@ -28,7 +29,7 @@ pub struct MatmulGroupCall {
 
 /// Epilogue of each product, and the kernels that compute the epilogues alone if the library cannot fuse them: one for each
 /// product.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum GroupEpilogue {
     /// None.
     Nothing,

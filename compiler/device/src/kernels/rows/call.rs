@@ -1,5 +1,6 @@
 //! Description of a kernel for a row group.
 
+use serde::{Deserialize, Serialize};
 use super::super::call::KernelCall;
 use super::super::map::{MapOperand, prefer};
 use super::super::result::{GivenResult, ResultMemory};
@@ -32,7 +33,7 @@ const LONG_ROW: usize = 1 << 16;
 pub const THREADS_OF_LONG: usize = 1024;
 
 /// A row group on one device. Its dims are the dims of the rows, then the dims along a row.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RowCall {
     /// Passes over a row, in order.
     pub passes: Vec<RowPass>,

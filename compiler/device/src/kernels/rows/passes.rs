@@ -1,6 +1,7 @@
 //! Passes over a row. A reduction needs all elements of a row, so values that depend on it are computed in a later pass. Values
 //! that are equal for all elements of a row are computed once, before the pass.
 
+use serde::{Deserialize, Serialize};
 use super::super::map::MapOperand;
 use super::super::scalar::ScalarProgram;
 use super::expr::{FOLDS, ResultOf, RowExpr};
@@ -12,7 +13,7 @@ use meshwright_sorted::{SortedMap, SortedSet};
 const MOST_HELD: usize = 8;
 
 /// Source of a load.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum RowSource {
     /// An operand, by number.
     Operand(usize),
@@ -25,7 +26,7 @@ pub enum RowSource {
 }
 
 /// Destination of a computed value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum RowTarget {
     /// A value of the element that the thread keeps, by place.
     Hold(usize),
@@ -40,7 +41,7 @@ pub enum RowTarget {
 }
 
 /// Values that a pass computes together, with their sources and destinations.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct RowPart {
     /// Functions that compute the values.
     pub program: ScalarProgram,
@@ -51,7 +52,7 @@ pub struct RowPart {
 }
 
 /// A pass over a row. Either part may be empty.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct RowPass {
     /// Values of the row, computed once before its elements.
     pub row: RowPart,
