@@ -24,6 +24,15 @@ pub enum BadEncoding {
     Rest(usize),
 }
 
+/// Equality of bytes. A graph of Burn may have the constant NaN, which differs from itself as a float.
+impl PartialEq for DevicePlan {
+    fn eq(&self, other: &Self) -> bool {
+        self.to_bytes() == other.to_bytes()
+    }
+}
+
+impl Eq for DevicePlan {}
+
 impl DevicePlan {
     /// Version of the encoding. Raised with every change of a type in a device plan.
     pub const VERSION: u32 = 1;

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
 /// The launches of a Plan on one device, in order, with the offsets of their results.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct DevicePlan {
     /// The target.
     pub target: Target,
