@@ -1,5 +1,5 @@
-//! Chains of steps that devices with compiled kernels compute in other pieces than the Plan says: integers beside constants, rows and columns
-//! of many lengths, values that are only folded, several folds at once, products with what follows them.
+//! Chains of steps that devices with compiled kernels compute in other pieces than the Plan says: integers beside constants, rows
+//! and columns of many lengths, values that are only folded, several folds at once, products with what follows them.
 
 use crate::devices::{Devices, to};
 use crate::oracle::{Bound, walk};
@@ -53,11 +53,13 @@ fn equations([rows, columns]: [usize; 2]) -> (Graph, Bound, Vec<(&'static str, I
     let sums = g.reduce(Monoid::Sum, x, &[c]);
     let doubled = g.scaled(sums, 2.0);
     let total = g.reduce(Monoid::Sum, doubled, &[r]);
-    // A product with a bias and a function, of which a product and a sum read the result; and one with the gradient of the function.
+    // A product with a bias and a function, of which a product and a sum read the result; and one with the gradient of the
+    // function.
     let (hidden, through) = through_relu(&mut g, [x, y, v, b], [r, h]);
     // The same with groups: columns of the first product are rows of the second.
     let (grouped, through_groups) = through_groups(&mut g, [x, u, dz, t], [r, k, h]);
-    // Halves of rows that change places, parts of them, and rows with zeros around: what begins in the middle of a row is read there, or copied.
+    // Halves of rows that change places, parts of them, and rows with zeros around: what begins in the middle of a row is read
+    // there, or copied.
     let (turned, moved) = turned(&mut g, x, c);
     // Rows of which what is made is written.
     let graded = g.op(CrossEntropyGrad { dim: c }, &[x, label, sums]);
@@ -197,8 +199,8 @@ fn chains_of_steps_are_the_same_on_a_gpu() {
     }
 }
 
-/// The error function of numbers from a millionth to six, of which the small ones give small numbers: the error is relative. Beside a value of a
-/// half type, whose rounding is greater, it may be larger.
+/// The error function of numbers from a millionth to six, of which the small ones give small numbers: the error is relative.
+/// Beside a value of a half type, whose rounding is greater, it may be larger.
 fn erf_is_precise(mut devices: Devices) {
     for (half, narrow) in [(false, 5e-7), (true, 3e-5)] {
         erf_is_within(half, narrow, &mut devices);

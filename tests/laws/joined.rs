@@ -1,5 +1,5 @@
-//! Products of one shape that share a factor, which a GPU computes as one: with the left one shared and the right one, with biases, and with sums of
-//! the other factors.
+//! Products of one shape that share a factor, which a GPU computes as one: with the left one shared and the right one, with
+//! biases, and with sums of the other factors.
 
 use crate::devices::Devices;
 use crate::oracle::{Bound, walk};
@@ -9,8 +9,8 @@ use crate::subject::{step, tensors};
 use meshwright_ops::{F64Tensor, Graph, Id, InputOp, InputOpKind, Type};
 use meshwright_plan::{DType, Dim, Dims, Monoid};
 
-/// Three products of `x`, each with a bias; the products of these with another matrix; and the gradients of three weights in both orders of their
-/// dims, each with that of a bias.
+/// Three products of `x`, each with a bias; the products of these with another matrix; and the gradients of three weights in both
+/// orders of their dims, each with that of a bias.
 fn equations([rows, columns, hidden, out]: [usize; 4]) -> (Graph, Bound, Vec<(&'static str, Id)>) {
     let mut g = Graph::new(Dims::default());
     let [r, c, h, o] =

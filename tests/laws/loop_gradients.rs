@@ -1,5 +1,6 @@
 //! Loops, differentiated: the gradients of random programs whose loops collect what no iteration changes, or only some do, equal
-//! central differences of the same programs with every iteration written out; in `f64` by oracles, and in every precision on devices.
+//! central differences of the same programs with every iteration written out; in `f64` by oracles, and in every precision on
+//! devices.
 //!
 //! 120 seeds in a normal run, of which a quarter runs on devices; 2,000 with `LONG=1`; `SEED=n` takes one,
 //! `SEED=n..m` those between.

@@ -169,7 +169,8 @@ fn whole(plan: &Plan) -> Vec<String> {
     plan.steps.iter().filter(|s| gathers(s) || attends(s)).map(|s| format!("{s:?}")).collect()
 }
 
-/// What a step of a model under a layout does wrong: it has a Plan without a device that has all keys, or the error, as its variant has to.
+/// What a step of a model under a layout does wrong: it has a Plan without a device that has all keys, or the error, as its
+/// variant has to.
 fn wrong(
     v: &Variant,
     step: &StepGraph,

@@ -1,8 +1,8 @@
 //! Loops: random programs with loops, in each other and with recurrences, under random layouts equal the same programs with
 //! every iteration written out.
 //!
-//! 120 seeds in a normal run, 10,000 with `LONG=1`; `SEED=n` runs one and prints it, `SEED=n..m` runs those between. As many again collect what no iteration
-//! changes and what only some do, in `scan` as in `repeat`; `loop_gradients` differentiates them.
+//! 120 seeds in a normal run, 10,000 with `LONG=1`; `SEED=n` runs one and prints it, `SEED=n..m` runs those between. As many
+//! again collect what no iteration changes and what only some do, in `scan` as in `repeat`; `loop_gradients` differentiates them.
 
 use crate::devices::{Refused, plan};
 use crate::fuzz::{Random, count_trials, placing};
@@ -52,8 +52,8 @@ fn collecting(seed: u64) -> Random {
     program(seed, true, DType::F64)
 }
 
-/// The same where the first iterations of parameters of loops are frozen, and most other parameters: gradients of loops then end behind
-/// these iterations.
+/// The same where the first iterations of parameters of loops are frozen, and most other parameters: gradients of loops then end
+/// behind these iterations.
 fn frozen(seed: u64) -> Random {
     let mut r = program(seed, seed % 2 == 1, DType::F64);
     let mut rng = Rng::new(seed ^ 0xF20);
@@ -74,8 +74,8 @@ fn frozen(seed: u64) -> Random {
     r
 }
 
-/// The first program from a seed on with a loop whose iterations are stages under the seed's layout. In most programs a loss reads what is in front of
-/// a loop beside what is behind it, which one stage would need of another.
+/// The first program from a seed on with a loop whose iterations are stages under the seed's layout. In most programs a loss
+/// reads what is in front of a loop beside what is behind it, which one stage would need of another.
 fn staged(seed: u64) -> Random {
     let programs = (0..).map(|more| program(seed + 1_000_003 * more, seed % 4 == 3, DType::F64));
     let staged = |r: &Random| {
@@ -88,8 +88,9 @@ fn staged(seed: u64) -> Random {
     found.unwrap_or_else(|| panic!("no program of seed {seed} has a loop whose iterations could be stages"))
 }
 
-/// The first program from a seed on with the shape of a model whose layers are stages, and with a batch that could be taken in parts: what is behind a loop around
-/// all others reads, of what comes before, leaves and what the loop ends with. What the compiler says of stages has no part in it.
+/// The first program from a seed on with the shape of a model whose layers are stages, and with a batch that could be taken in
+/// parts: what is behind a loop around all others reads, of what comes before, leaves and what the loop ends with. What the
+/// compiler says of stages has no part in it.
 fn layered(seed: u64) -> Random {
     let programs = (0..).map(|more| program_of(seed + 1_000_003 * more, [false, true], DType::F64));
     let apart = |r: &Random| {
@@ -524,7 +525,8 @@ fn loops_as_stages_equal_their_iterations_written_out() {
     );
 }
 
-/// Of programs with the shape of layers few are refused, and those with the codes of loops and batches that cannot be apart; the others equal one device.
+/// Of programs with the shape of layers few are refused, and those with the codes of loops and batches that cannot be apart; the
+/// others equal one device.
 #[test]
 fn layers_are_seldom_refused_as_stages() {
     let (mut all, mut refused, mut wrong) = (0usize, SortedMap::<String, Vec<u64>>::new(), vec![]);

@@ -1,6 +1,6 @@
-//! What is stored split is gathered where it is used: random programs with functions of parameters, in loops and around them, are never
-//! refused under ZeRO-3, and train as on one device. Nor are they where the batch is taken in parts, and loops also carry sums over all
-//! examples.
+//! What is stored split is gathered where it is used: random programs with functions of parameters, in loops and around them, are
+//! never refused under ZeRO-3, and train as on one device. Nor are they where the batch is taken in parts, and loops also carry
+//! sums over all examples.
 //!
 //! 120 programs in a normal run, of which a quarter runs on devices; 10,000 with `LONG=1`; `SEED=n` takes one and prints it, and
 //! `SEED=n..m` those between.

@@ -24,8 +24,8 @@ pub enum Fits {
 }
 
 impl Fits {
-    /// Whether a Plan with this peak fits. What a device reserves makes it tight, but only the memory itself is a limit: what others run
-    /// at its edge is not refused.
+    /// Whether a Plan with this peak fits. What a device reserves makes it tight, but only the memory itself is a limit: what
+    /// others run at its edge is not refused.
     pub fn of(peak: u64, machine: &Machine) -> Fits {
         let (memory, usable) = (machine.device.memory as u64, machine.usable());
         match peak {

@@ -8,7 +8,8 @@ use std::ops::Range;
 /// Tiles along a dim. A mask hides whole tiles.
 const TILES: usize = 32;
 
-/// The greatest part among the devices at the first and the last coordinates, in 0..=1: with a split sequence the last device sees most.
+/// The greatest part among the devices at the first and the last coordinates, in 0..=1: with a split sequence the last device
+/// sees most.
 pub(crate) fn visible(plan: &Plan, step: &Step, spec: &AttentionSpec) -> f64 {
     let ends: [fn(usize) -> usize; 2] = [|_| 0, |size| size - 1];
     let part = |end: fn(usize) -> usize| {

@@ -1,7 +1,7 @@
 //! Device plans as bytes.
 //!
-//! The encoding is postcard's. A Plan is JSON, which cannot write a device plan: scores of masked positions are infinite, and keys of maps
-//! are numbers and enums.
+//! The encoding is postcard's. A Plan is JSON, which cannot write a device plan: scores of masked positions are infinite, and
+//! keys of maps are numbers and enums.
 
 use crate::launch::DevicePlan;
 use sha2::{Digest, Sha256};

@@ -10,8 +10,8 @@ pub struct Target {
     pub kind: TargetKind,
     /// Burn's dtype of truth values within a step.
     pub boolean: BurnType,
-    /// Kernels work on the memory of the host. They accept empty tensors, and pairs of value and index as one tensor. Storage returns to
-    /// the device's pool, so the last read by an operation of Burn is followed by a drop.
+    /// Kernels work on the memory of the host. They accept empty tensors, and pairs of value and index as one tensor. Storage
+    /// returns to the device's pool, so the last read by an operation of Burn is followed by a drop.
     pub host_kernels: bool,
     /// All matmuls are kernels of the target; Burn's matmul is not used.
     pub own_matmul: bool,

@@ -1,5 +1,5 @@
-//! What each axis costs by itself: programs in which one axis alone splits its set. However well the other axes of a mesh divide such a
-//! program, a candidate takes as long as the longest of those of its axes.
+//! What each axis costs by itself: programs in which one axis alone splits its set. However well the other axes of a mesh divide
+//! such a program, a candidate takes as long as the longest of those of its axes.
 
 use crate::base::BaseWork;
 use crate::base_bound::{BaseBound, BasePlace};
@@ -37,8 +37,8 @@ impl AxesAlone {
         subject.base(&text, work).map(|b| b.map(|b| b.1))
     }
 
-    /// The layout of a set alone over an axis. Lines that are kept need their axes, beside which the set has its own: what they split over
-    /// theirs may not go with it.
+    /// The layout of a set alone over an axis. Lines that are kept need their axes, and the set has its own besides: what they
+    /// split over theirs may not go with it.
     fn program(space: &Space, (set, size): AxisOfSet) -> WrittenLayout {
         let kept = space.choices.kept.axes.len();
         let nothing = space.sets.iter().position(|s| s.dims.is_empty());
@@ -61,7 +61,8 @@ impl AxesAlone {
         self.bounds.retain(|(known, _), _| *known != of);
     }
 
-    /// Programs of the axes of a mesh that are not known: those that tell whether sets are legal, then those of the very sizes.
+    /// Programs of the axes of a mesh that are not known: first programs that show whether sets are legal, then those of the very
+    /// sizes.
     pub fn unknown(&self, space: &Space, c: &Candidate) -> Vec<AxisOfSet> {
         let missing = |of: &AxisOfSet| !self.known.contains_key(of);
         let first = self.unknown_sets(c);
@@ -84,7 +85,7 @@ impl AxesAlone {
         (mesh, sets): (&[usize], &[usize]),
     ) -> f64 {
         let mut least: f64 = 0.0;
-        // The only axis of a stage has all examples of a part, of which its program alone has fewer.
+        // The only axis of a stage has all examples of a part; its program alone has fewer.
         let only = mesh.len() == 1 && space.stages(mesh) > 1;
         if only || !space.choices.kept.axes.is_empty() {
             return least;

@@ -48,7 +48,7 @@ use stop::Stop;
 #[global_allocator]
 static ALLOCATOR: DiagnosedAllocator<MiMalloc> = DiagnosedAllocator { within: MiMalloc, end: without_memory };
 
-/// Says that memory for so many bytes could not be had, without an allocation, and ends the process.
+/// Reports that the memory for this number of bytes is missing, without an allocation, and ends the process.
 #[cold]
 fn without_memory(bytes: usize) -> ! {
     let mut text = [0; 512];
@@ -64,7 +64,7 @@ fn without_memory(bytes: usize) -> ! {
     std::process::exit(1)
 }
 
-/// Runs the command line `args`, of which the first is the name of the program.
+/// Runs the command line `args`, whose first word is the name of the program.
 pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     ExitCode::from(exit_code(args))
 }
@@ -112,7 +112,7 @@ pub fn exit_code(args: impl IntoIterator<Item = OsString>) -> u8 {
 /// Prints help, or what is wrong with a command line. What in it would steer the terminal is made visible.
 fn say(error: &clap::Error, args: &[OsString]) {
     let steers = args.iter().any(|a| a.to_string_lossy().contains(render::steers));
-    // Help for a pipe that is closed already is no failure.
+    // Help for a pipe that is closed already is not a failure.
     let _ = if steers {
         let text = error.render().to_string();
         std::io::stderr().write_all(render::printable(&text).as_bytes())

@@ -4,7 +4,8 @@
 //! **Invariants:**
 //! - A collective never hangs: it ends with its result, or with an error that names the rank and the call at fault.
 //! - A collective that returned, with a result or an error, touches its caller's memory no more.
-//! - Folds of host memory run left to right in group order, element by element, and all members receive the same bits (see [`fold`]).
+//! - Folds of host memory run left to right in group order, element by element, and all members receive the same bits (see
+//!   [`fold`]).
 //! - Nothing here knows of tensors, steps or Burn: memory is flat and typed.
 //!
 //! Blocking calls ([`Collectives`]) borrow memory. The asynchronous form ([`Collectives::start`], [`Started::wait`]) owns

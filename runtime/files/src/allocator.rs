@@ -1,4 +1,5 @@
-//! The allocator of commands: memory that cannot be had ends the process as the command says, where the standard library would abort it.
+//! The allocator of commands: memory that cannot be had ends the process as the command says, where the standard library would
+//! abort it.
 #![expect(unsafe_code, reason = "an allocator is unsafe by its trait")]
 
 use std::alloc::{GlobalAlloc, Layout};
@@ -9,7 +10,8 @@ use std::collections::TryReserveError;
 pub struct DiagnosedAllocator<A> {
     /// The other one.
     pub within: A,
-    /// Ends the process where that has no memory for so many bytes, unless [`try_reserve`] asked for them. It must allocate nothing.
+    /// Ends the process where that has no memory for so many bytes, unless [`try_reserve`] asked for them. It must allocate
+    /// nothing.
     pub end: fn(usize) -> !,
 }
 

@@ -129,8 +129,8 @@ impl Kit {
         })
     }
 
-    /// Whether a fold takes the elements of all members at once, in their order: where its result depends on that order, and of half
-    /// types, which the library would round after each member.
+    /// Whether a fold takes the elements of all members at once, in their order: where its result depends on that order, and of
+    /// half types, which the library would round after each member.
     pub(super) fn is_ordered(&self, monoid: Monoid, dtype: DType) -> bool {
         let ordered = self.deterministic || matches!(monoid, Monoid::Max | Monoid::Min);
         dtype.is_half() || dtype.is_float() && ordered

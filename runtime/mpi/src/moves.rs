@@ -263,7 +263,8 @@ impl RunningCollective {
         let first = self.counts.len();
         self.counts.extend([ints(counts)?, ints(&starts(counts))?]);
         let whole = (target, self.counts[first].as_slice(), self.counts[first + 1].as_slice());
-        // SAFETY: the caller's promise; counts and starts live as long as the run: a `Vec` that moves keeps its contents in place.
+        // SAFETY: the caller's promise; counts and starts live as long as the run: a `Vec` that moves keeps its contents in
+        // place.
         unsafe { self.requests.all_gather(place.comm, (source, own), whole, of) }
     }
 

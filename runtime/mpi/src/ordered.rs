@@ -1,9 +1,9 @@
 //! Folds from left to right in group order, with the same bits as those of devices that are threads.
 //!
-//! Every member gets its share of all members' elements, folds it by [`meshwright_comm::fold`], and (in an all-reduce) sends it to
-//! all: each byte is sent twice, as by the library's own ring. A bucket with few bytes goes whole to everybody, who fold it
-//! themselves: half of the messages one after the other. All of it are sends and receives, so that collectives that are
-//! in flight together may come to their second stage in different orders on different members.
+//! Every member gets its share of all members' elements, folds it by [`meshwright_comm::fold`], and (in an all-reduce) sends it
+//! to all: each byte is sent twice, as by the library's own ring. A bucket with few bytes goes whole to everybody, who fold it
+//! themselves: half of the messages one after the other. All of it are sends and receives, so that collectives that are in flight
+//! together may come to their second stage in different orders on different members.
 
 use crate::kit::{Kit, Member, Staging, copy};
 use crate::sys::{Requests, Type};

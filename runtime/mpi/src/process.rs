@@ -269,8 +269,8 @@ impl Transport for MpiTransport {
 }
 
 impl MpiTransport {
-    /// Makes the communicator of a link with a first message. Stages begin to receive over some links before others send over them, so that links
-    /// would first be used in other orders on other ranks.
+    /// Makes the communicator of a link with a first message. Stages begin to receive over some links before others send over
+    /// them, so that links would first be used in other orders on other ranks.
     fn first_message(&mut self, link: &Group) -> Result<(), CommError> {
         let [from, to] = link.ranks() else { return Ok(()) };
         if self.shared.engine().has_comm(link) {

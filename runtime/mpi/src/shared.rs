@@ -1,8 +1,8 @@
 //! State that the threads of a process share: the engine under its lock, and the progress thread.
 //!
-//! **The progress thread** is a thread that looks after the engine while the device computes: it answers other ranks, hears that they
-//! end, and moves what is in flight. **The watch** is one that never touches the engine: it ends the process where the thread
-//! that makes a communicator, and so keeps the engine, does not come back from the library.
+//! **The progress thread** is a thread that looks after the engine while the device computes: it answers other ranks, hears that
+//! they end, and moves what is in flight. **The watch** is one that never touches the engine: it ends the process where the
+//! thread that makes a communicator, and so keeps the engine, does not come back from the library.
 
 use crate::engine::{Engine, Making};
 use crate::job::abort_job;

@@ -1,8 +1,8 @@
-//! Training and what follows it: a model and its layout as a project, the loop, evaluation, prediction and generation, first values,
-//! and models of Hugging Face.
+//! Training and what follows it: a model and its layout as a project, the loop, evaluation, prediction and generation, first
+//! values, and models of Hugging Face.
 //!
-//! **Invariant:** nothing that is computed or written here depends on the layout, but for rounding. What a model or a command asks
-//! for is checked before devices start; what is wrong with it is a diagnostic, never a panic.
+//! **Invariant:** nothing that is computed or written here depends on the layout, but for rounding. What a model or a command
+//! asks for is checked before devices start; what is wrong with it is a diagnostic, never a panic.
 
 mod arrays;
 pub mod bench;

@@ -76,7 +76,8 @@ pub(crate) fn random(seed: u64, program: &Random) -> Placing {
     Placing { layout: chosen, grant }
 }
 
-/// The dim of a loop whose iterations could be stages: the only loop over its dim, in no other, from the first position on, with carries.
+/// The dim of a loop whose iterations could be stages: the only loop over its dim, in no other, from the first position on, with
+/// carries.
 pub(crate) fn stages_of(g: &Graph) -> Option<Dim> {
     let only = |dim: Dim| g.repeats.iter().filter(|r| r.dim == dim).count() == 1;
     let fit = |r: &&Repeat| r.parent.is_none() && !r.reverse && !r.carries.is_empty() && only(r.dim);

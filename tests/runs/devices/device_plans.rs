@@ -19,8 +19,8 @@ use meshwright_train::{BenchOptions, Devices, Project, ProjectOptions, bench};
 const TARGETS: [fn() -> Target; 4] =
     [Target::cpu, plain_operations, Target::compiled_on_host, || Target::cuda((9, 0), true)];
 
-/// Burn's operations, and attention in blocks of the size that GPUs take: those of the host's own size are a hundred times as many, and
-/// `laws/attention.rs` is about them.
+/// Burn's operations, and attention in blocks of the size that GPUs take: those of the host's own size are a hundred times as
+/// many, and `laws/attention.rs` is about them.
 fn plain_operations() -> Target {
     Target { scores_at_once: Target::compiled_on_host().scores_at_once, ..Target::burn_on_host(false) }
 }
@@ -36,8 +36,8 @@ fn plan(model: &str, mesh: &str, layout: &str, precision: DType) -> Option<Plan>
     Some(project.compile(&step, &loaded.sources).0?.plan)
 }
 
-/// Compiling verifies: one writer, defined before used, nothing fused away is touched, collectives in order, no overlap in the arena, no leak.
-/// Each plan is read back from its bytes.
+/// Compiling verifies: one writer, defined before used, nothing fused away is touched, collectives in order, no overlap in the
+/// arena, no leak. Each plan is read back from its bytes.
 #[test]
 fn every_model_has_a_device_plan_on_every_kind_of_device() {
     let one = |precision| ("a=1", "batch -> a", precision);
@@ -59,7 +59,11 @@ fn every_model_has_a_device_plan_on_every_kind_of_device() {
             match compile(&plan, last, target) {
                 Ok(device) => {
                     let read = DevicePlan::from_bytes(&device.to_bytes());
-                    assert!(read.as_ref() == Ok(&device), "{name}: bytes give another plan, {:?}", read.err());
+                    assert!(
+                        read.as_ref() == Ok(&device),
+                        "{name}: bytes give another plan, {:?}",
+                        read.err()
+                    );
                 }
                 Err(e) => wrong.push(format!("{name}: {e}")),
             }
@@ -103,8 +107,8 @@ fn attention_of_what_ships_has_kernels_on_a_gpu() {
     assert!(kernels > 12 + 8 * 8, "{kernels}");
 }
 
-/// What attention draws in its forward pass, its gradient reads again: from one loop over layers to the next, and within an iteration where
-/// layers are computed again. Sequences that are too short to draw ahead do neither.
+/// What attention draws in its forward pass, its gradient reads again: from one loop over layers to the next, and within an
+/// iteration where layers are computed again. Sequences that are too short to draw ahead do neither.
 #[test]
 fn a_gradient_of_attention_reads_what_was_drawn() {
     let count = |layout: &str, seq: usize| {
@@ -157,8 +161,8 @@ model m {
 train m { minimize l optimizer sgd(lr = 0.1) }
 ";
 
-/// `bench model` says which attention is computed by plain operations and why: on threads it is what was not recognized, and on Burn's
-/// devices, which have no kernel at all, the others too.
+/// `bench model` says which attention is computed by plain operations and why: on threads it is what was not recognized, and on
+/// Burn's devices, which have no kernel at all, the others too.
 #[test]
 fn timing_names_attention_without_a_kernel() {
     let noted = |device| {
@@ -257,11 +261,16 @@ fn each_change_of_a_device_plan_changes_its_hash() {
         assert!(changed != device, "{name}: the plans are equal");
         assert!(hashes.insert(changed.hash()), "{name}: the hash is another plan's");
     }
-    let kernels = device.launches.ids().filter(|id| matches!(device.launches[*id].kind, LaunchKind::Kernel(_)));
+    let kernels =
+        device.launches.ids().filter(|id| matches!(device.launches[*id].kind, LaunchKind::Kernel(_)));
     for id in kernels {
         let mut changed = device.clone();
         changed.launches[id].kind = LaunchKind::Free;
-        assert!(hashes.insert(changed.hash()), "launch {} without its kernel: the hash is another plan's", id.0);
+        assert!(
+            hashes.insert(changed.hash()),
+            "launch {} without its kernel: the hash is another plan's",
+            id.0
+        );
     }
 }
 
@@ -440,7 +449,8 @@ fn sums_at_another_position_of_their_stack_are_found() {
     assert!(moved >= 6, "{moved}");
 }
 
-/// A device plan in which the products of equal shapes that share a factor are one launch, of so many products, with what each does besides.
+/// A device plan in which the products of equal shapes that share a factor are one launch, of so many products, with what each
+/// does besides.
 #[test]
 fn products_that_share_a_factor_are_one_launch() {
     let joined = |model: &str, layout: (&str, &str), precision| {

@@ -1,5 +1,5 @@
-//! Losses and metrics of a whole set do not depend on the batch size: random programs that draw at random in evaluations too, as diffusion,
-//! the sampling of a VAE, and dropout that is kept on purpose do.
+//! Losses and metrics of a whole set do not depend on the batch size: random programs that draw at random in evaluations too, as
+//! diffusion, the sampling of a VAE, and dropout that is kept on purpose do.
 
 use crate::support::Numbers;
 use crate::training::evaluation::{LOSS, Place};
@@ -170,7 +170,8 @@ fn what_is_drawn_in_an_evaluation_does_not_depend_on_the_batch_size() {
     }
 }
 
-/// What an evaluation draws for an example is what a prediction draws for it; examples that are in the same place of their batches differ.
+/// What an evaluation draws for an example is what a prediction draws for it; examples that are in the same place of their
+/// batches differ.
 #[test]
 fn an_evaluation_draws_what_a_prediction_draws() {
     let more = "    let noise = random_uniform[batch](0, 1)\n    metric most = max[batch](noise)\n    output noise = noise";

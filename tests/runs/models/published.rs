@@ -1,5 +1,5 @@
-//! Models that ship against those of the same papers in Hugging Face's `transformers`, and in plain PyTorch, with the same weights: the loss
-//! and every gradient, in f64 and f32, on one device and two. `published/make.py` made what they give.
+//! Models that ship against those of the same papers in Hugging Face's `transformers`, and in plain PyTorch, with the same
+//! weights: the loss and every gradient, in f64 and f32, on one device and two. `published/make.py` made what they give.
 
 use crate::models::standard::{given, norm, step};
 use crate::support::{options, root};

@@ -1,5 +1,5 @@
-//! The layers of the standard library against PyTorch, with the same weights, in f32 and f64: the loss, every gradient, and the states after
-//! the step. `pytorch/make.py` made what PyTorch gives; the models beside it are those that are run here.
+//! The layers of the standard library against PyTorch, with the same weights, in f32 and f64: the loss, every gradient, and the
+//! states after the step. `pytorch/make.py` made what PyTorch gives; the models beside it are those that are run here.
 
 use crate::support::{options, root};
 use meshwright_core::training_step;
@@ -87,8 +87,8 @@ pub(crate) fn norm(v: impl IntoIterator<Item = f64>) -> f64 {
     v.into_iter().map(|x| x * x).sum::<f64>().sqrt()
 }
 
-/// How far values are apart, in parts of their norm, or of 1 where that is less. The gradient of a bias before a softmax is 0, and
-/// what `f32` gives is the rounding of a sum of others: it counts in parts of `all`, the norm of all gradients.
+/// How far values are apart, in parts of their norm, or of 1 where that is less. The gradient of a bias before a softmax is 0,
+/// and what `f32` gives is the rounding of a sum of others: it counts in parts of `all`, the norm of all gradients.
 fn apart(got: &[f64], want: &[f64], all: f64) -> f64 {
     assert_eq!(got.len(), want.len());
     let size = norm(want.iter().copied());

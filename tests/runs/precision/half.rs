@@ -1,5 +1,5 @@
-//! Every layer of the standard library, every model that ships, and loops as users write them, trained in `bf16` and `f16`: beside
-//! `f32`, with the same weights and data.
+//! Every layer of the standard library, every model that ships, and loops as users write them, trained in `bf16` and `f16`:
+//! beside `f32`, with the same weights and data.
 
 use crate::models::standard::{given, norm, step};
 use crate::support::{Numbers, options, root};

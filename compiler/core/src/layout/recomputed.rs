@@ -3,8 +3,9 @@
 use meshwright_ops::{Kind, Node, Source};
 use std::borrow::Cow;
 
-/// What a layout may call a value that it has computed again: the path of its call, and its own name, without the numbers that tell
-/// calls of one name apart. `None` of what is never computed again: parameters, inputs, and what crosses the boundary of a loop.
+/// What a layout may call a value that it has computed again: the path of its call, and its own name, without the numbers that
+/// tell calls of one name apart. `None` of what is never computed again: parameters, inputs, and what crosses the boundary of a
+/// loop.
 pub(crate) fn recomputed_names(node: &Node) -> Option<[Cow<'_, str>; 2]> {
     let computed = matches!(
         node.op.kind(),

@@ -1,8 +1,8 @@
 //! Chains of element-wise steps become one: what one step writes and the next reads stays in registers.
 //!
-//! Before `a = x * y; b = a + z` as two maps over one iteration space, after one map; `a` is still written if something
-//! else reads it. Where nothing else does, `a` may also lie in another order of its dims than `b`. Maps without operands
-//! (constants, positions) are computed where they are used, but for tables: costly functions of positions that many elements read.
+//! Before `a = x * y; b = a + z` as two maps over one iteration space, after one map; `a` is still written if something else
+//! reads it. Where nothing else does, `a` may also lie in another order of its dims than `b`. Maps without operands (constants,
+//! positions) are computed where they are used, but for tables: costly functions of positions that many elements read.
 
 use super::per_buffer::PerBuffer;
 use super::stretches::stretches;
@@ -176,8 +176,8 @@ fn same_elements(plan: &Plan, a: &Operand, b: &Operand) -> bool {
     a.dims.len() == b.dims.len() && a.dims.iter().all(|d| extent(a, *d) == extent(b, *d))
 }
 
-/// Whether a generator is better computed once, and read: where a step that reads it has many elements for each of it, and they are not cheap,
-/// as the angles of rotary positions.
+/// Whether a generator is better computed once, and read: where a step that reads it has many elements for each of it, and they
+/// are not cheap, as the angles of rotary positions.
 fn is_table(plan: &Plan, (of, generated): (&Expr, &Operand), reader: &Operand) -> bool {
     let elements =
         |o: &Operand| plan.buffer(o.buf).extents.iter().map(|extent| extent.size).product::<usize>();

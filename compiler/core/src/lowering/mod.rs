@@ -1,4 +1,5 @@
-//! From an SPMD program to a Plan: primitive steps, buckets of collectives, fused element-wise steps, losses in parts, collectives in flight, buffer lifetimes.
+//! From an SPMD program to a Plan: primitive steps, buckets of collectives, fused element-wise steps, losses in parts,
+//! collectives in flight, buffer lifetimes.
 
 mod add_in_place;
 mod attention;

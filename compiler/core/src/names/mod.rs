@@ -1,7 +1,7 @@
 //! The declaration that each name of a text means: what an editor goes to, lists and renames.
 //!
-//! It follows the rules by which the resolver finds names, but reads texts as they are written: each layer once, whether it is called
-//! or not, and texts with errors, too. A name that nothing declares is left out.
+//! It follows the rules by which the resolver finds names, but reads texts as they are written: each layer once, whether it is
+//! called or not, and texts with errors, too. A name that nothing declares is left out.
 
 mod body;
 mod collector;

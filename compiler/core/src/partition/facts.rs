@@ -143,8 +143,8 @@ impl<'a> Facts<'a> {
         self.layout.pipeline.as_ref().is_some_and(|p| p.axes.contains(&axis))
     }
 
-    /// True for a user in a loop that the axis splits which reads a value from around it: of the iterations a device has only its own, and of a
-    /// partial value it would lack the parts of other devices.
+    /// True for a user in a loop that the axis splits which reads a value from around it: of the iterations a device has only its
+    /// own, and of a partial value it would lack the parts of other devices.
     pub(super) fn is_split_around(&self, user: Id, v: Id, axis: Axis) -> bool {
         let g = self.graph();
         let mut scope = self.node(user).scope;
@@ -275,8 +275,8 @@ impl<'a> Facts<'a> {
         }
     }
 
-    /// Says what each value is. A carry is made of parameters alone if what it starts as and what it becomes are, which depends on
-    /// the carry: it is taken for such until that is found to be wrong.
+    /// Says what each value is. A carry is made of parameters alone if what it starts as and what it becomes are, which depends
+    /// on the carry: it is taken for such until that is found to be wrong.
     fn classify(&mut self) {
         let g = self.graph();
         let mut others: SortedSet<Id> = SortedSet::new();
@@ -326,8 +326,8 @@ impl<'a> Facts<'a> {
             {
                 ValueClass::ParamLike
             }
-            // Of several values in a loop, so that what it stacks and carries is split. Elsewhere it is better to gather the parameters
-            // themselves, all at once; and an update stands where the rules for moments say.
+            // Of several values in a loop, so that what it stacks and carries is split. Elsewhere it is better to gather the
+            // parameters themselves, all at once; and an update stands where the rules for moments say.
             (Kind::Compute(_) | Kind::Add, _)
                 if (n.inputs.len() == 1 || n.scope.is_some() && n.origin.class == Class::Value)
                     && !n.inputs.is_empty()

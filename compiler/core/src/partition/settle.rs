@@ -99,8 +99,8 @@ impl Walk<'_> {
         if !users.iter().all(|u| self.accepts(*u, v, axis)) {
             return false;
         }
-        // Stages do not meet within a microbatch, whatever a value costs as a partial one. Outside, what one of them has goes to all as soon as
-        // it is smallest.
+        // Stages do not meet within a microbatch, whatever a value costs as a partial one. Outside, what one of them has goes to
+        // all as soon as it is smallest.
         let beside = self.facts.node(v).scope.is_none() && self.is_rooted(v);
         if self.facts.between_stages(axis) && !beside {
             return true;

@@ -240,8 +240,8 @@ impl Lower<'_> {
         Ok(Some((written, None, MatmulEpilogue::Adds { map, at, sums: summed })))
     }
 
-    /// Sums of a factor by a step: whether the factor is the right one of its matmul, whose result has that dtype, the kernel, and the result; none if
-    /// the matmul cannot do it.
+    /// Sums of a factor by a step: whether the factor is the right one of its matmul, whose result has that dtype, the kernel,
+    /// and the result; none if the matmul cannot do it.
     fn factor_sums(
         &self,
         step: usize,

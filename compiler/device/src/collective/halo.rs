@@ -1,9 +1,9 @@
 //! A permute, prepared for one device: which elements along a dim it sends to whom, gets from whom, and has itself.
 
-use serde::{Deserialize, Serialize};
 use super::pack::{PackedBlock, StridedView, unpack};
 use crate::lowering::local::{DeviceContext, Local};
 use meshwright_plan::{BufferPart as Part, Dim, Group, Operand};
+use serde::{Deserialize, Serialize};
 use std::ops::Range;
 use std::sync::Arc;
 

@@ -1,6 +1,5 @@
 //! Descriptions of reductions.
 
-use serde::{Deserialize, Serialize};
 use super::call::KernelCall;
 use super::fold_blocks::FoldBlocks;
 use super::merged_dims::JointWalk;
@@ -8,6 +7,7 @@ use super::scalar::ScalarProgram;
 use meshwright_plan::expr::Expr;
 use meshwright_plan::{Computed, DType, Monoid};
 use meshwright_sorted::SortedSet;
+use serde::{Deserialize, Serialize};
 
 /// A tensor that a fold reads.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -118,8 +118,8 @@ impl Factored {
     }
 }
 
-/// Access to each operand that the kernel of a primitive reads element by element with its results, so that a result may overwrite it.
-/// Operands beyond the list are read in another order.
+/// Access to each operand that the kernel of a primitive reads element by element with its results, so that a result may
+/// overwrite it. Operands beyond the list are read in another order.
 pub fn aligned(prim: &Prim, reads: &[Local], writes: &[Local]) -> Vec<Option<Access>> {
     let Some(out) = writes.first() else { return vec![] };
     let walked = |local: &Local| Some(local.access(&out.dims));

@@ -1,11 +1,11 @@
 //! Descriptions of lookups and their transposes.
 
-use serde::{Deserialize, Serialize};
 use super::call::KernelCall;
 use super::dims::{WalkDim, counted};
 use super::fold::FoldCall;
 use super::fold_blocks::{BLOCKS, THREADS};
 use meshwright_plan::DType;
+use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
 /// A dim of the table that is indexed.

@@ -1,12 +1,12 @@
 //! Joins of ranges along a dim.
 
-use serde::{Deserialize, Serialize};
 use super::call::KernelCall;
 use super::map::{MapCall, MapOperand};
 use super::result::ResultMemory;
 use burn_ir::TensorIr;
 use meshwright_plan::DType;
 use meshwright_plan::expr::Expr;
+use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
 /// A join of ranges along a dim.

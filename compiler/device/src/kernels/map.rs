@@ -1,6 +1,5 @@
 //! Descriptions of element-wise kernels.
 
-use serde::{Deserialize, Serialize};
 use super::call::KernelCall;
 use super::random::RandomBlock;
 use super::result::{GivenResult, ResultMemory};
@@ -10,6 +9,7 @@ use burn_ir::TensorIr;
 use meshwright_plan::DType;
 use meshwright_plan::expr::{Expr, Reg};
 use meshwright_sorted::SortedSet;
+use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
 /// An operand of an element-wise step.
@@ -120,7 +120,8 @@ impl MapCall {
     }
 }
 
-/// Moves the operand whose storage a Plan donates to a result to the front of the result's list, and drops it from the lists of other results.
+/// Moves the operand whose storage a Plan donates to a result to the front of the result's list, and drops it from the lists of
+/// other results.
 pub(crate) fn prefer(over: &mut [Vec<usize>], donations: &[(usize, usize)]) {
     for (result, over) in over.iter_mut().enumerate() {
         over.retain(|i| !donations.iter().any(|(from, to)| from == i && *to != result));

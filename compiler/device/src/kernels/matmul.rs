@@ -1,12 +1,12 @@
 //! Matmuls with an epilogue: a function of their elements before they are written, or sums of a factor.
 
-use serde::{Deserialize, Serialize};
 use super::call::{CallWork, KernelCall};
 use super::fold::FoldCall;
 use super::map::MapCall;
 use super::result::{GivenResult, ResultMemory};
 use burn_backend::DType as BurnType;
 use burn_ir::TensorIr;
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
 /// Significant digits of `f32` factors.

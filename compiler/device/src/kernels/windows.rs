@@ -1,11 +1,11 @@
 //! Descriptions of kernels with windows.
 
-use serde::{Deserialize, Serialize};
 use super::call::KernelCall;
 use super::dims::{WalkDim, counted};
 use super::fold::FoldCall;
 use super::fold_blocks::BLOCKS;
 use meshwright_plan::{DType, Monoid};
+use serde::{Deserialize, Serialize};
 
 /// Threads of a block on tensor cores: four warps.
 const THREADS: usize = 128;

@@ -1,5 +1,5 @@
-//! Order of the steps on a device, and the end of each buffer's lifetime. Fused groups run as one ([`crate::decisions::fused`]), reductions compute
-//! their operands ([`super::inlined`]), and steps move next to each other.
+//! Order of the steps on a device, and the end of each buffer's lifetime. Fused groups run as one ([`crate::decisions::fused`]),
+//! reductions compute their operands ([`super::inlined`]), and steps move next to each other.
 
 use super::inlined::InlinedValues;
 use crate::decisions::def_use::{DefUse, ended, takes};

@@ -17,8 +17,8 @@ const DECLARING: [&str; 14] = [
 const IN_EXPRESSIONS: [&str; 6] = ["return", "true", "false", "and", "or", "not"];
 
 impl Parser<'_> {
-    /// Finds reserved words that stand where a name is declared, or as one of several dims or arguments: reports each word once, and lets
-    /// everything after it see a name.
+    /// Finds reserved words that stand where a name is declared, or as one of several dims or arguments: reports each word once,
+    /// and lets everything after it see a name.
     pub(super) fn mend_names(&mut self) {
         let mut names: SortedMap<String, usize> = SortedMap::new();
         let mut opens = 0;

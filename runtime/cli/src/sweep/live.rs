@@ -1,5 +1,5 @@
-//! What a sweep shows while it goes on: on a terminal a line for each run that is going on below those that have ended, elsewhere a
-//! line for each end, and now and then one for what goes on.
+//! What a sweep shows while it goes on: on a terminal a line for each run that is going on, below the lines of ended ones,
+//! elsewhere a line for each end, and now and then one for what goes on.
 
 use super::child::{ProcessEnd, Signal};
 use crate::output::console::Console;
@@ -37,7 +37,7 @@ pub(crate) struct LiveView<'a> {
 }
 
 impl<'a> LiveView<'a> {
-    /// Of so many runs, of which so many are done.
+    /// The display of `total` runs, with `done` of them done.
     pub(crate) fn new(console: &'a mut Console, total: usize, done: usize) -> Self {
         let terminal = console.draws() && !console.json();
         let bars = terminal.then(|| MultiProgress::with_draw_target(ProgressDrawTarget::stderr()));
@@ -155,7 +155,7 @@ impl<'a> LiveView<'a> {
         self.all.set_message(format!("{} of {} runs{left}", self.done, self.total));
     }
 
-    /// The share of all runs that is done, those that go on in parts.
+    /// The share of all runs that is done; of a run that goes on, its part.
     fn share(&self) -> f64 {
         let part = |g: &Going| g.total.map_or(0.0, |t| g.step as f64 / t.max(1) as f64).min(1.0);
         (self.done as f64 + self.going.values().map(part).sum::<f64>()) / self.total.max(1) as f64

@@ -11,8 +11,8 @@ use meshwright_runs::RunLength;
 use meshwright_sorted::SortedMap;
 use std::path::Path;
 
-/// The arguments of `train` that a sweep takes, by the names of their fields: those that neither the sweep says itself nor name a file
-/// to write. The file of a sweep may come from a stranger.
+/// The arguments of `train` that a sweep takes, by the names of their fields: those that neither the sweep says itself nor name a
+/// file to write. The file of a sweep may come from a stranger.
 const TAKEN: [&str; 23] = [
     "no_eval",
     "validation",

@@ -1,4 +1,5 @@
-//! What a device holds, and from when to when: a row for each buffer, then for each message between stages. The curve of memory is their sum.
+//! What a device holds, and from when to when: a row for each buffer, then for each message between stages. The curve of memory
+//! is their sum.
 
 use super::placed::PlacedTypes;
 use super::pools::TextPool;

@@ -1,5 +1,5 @@
-//! A Plan as the data of a page: its steps in order, where on the mesh each value is, what a device holds at each step, and, where a machine
-//! was named, when what runs on it. What the page shows of bytes and times is the Plan's and its estimate's own.
+//! A Plan as the data of a page: its steps in order, where on the mesh each value is, what a device holds at each step, and,
+//! where a machine was named, when what runs on it. What the page shows of bytes and times is the Plan's and its estimate's own.
 //!
 //! A page is of one program under one or several layouts. Each has a [`LayoutView`]; what differs between them is given to
 //! [`data`] by whoever compares layouts elsewhere too.

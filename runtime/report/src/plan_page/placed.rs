@@ -1,5 +1,5 @@
-//! Where values are: which part of each dim each device holds. Devices of the same coordinates along the axes of a dim hold the same
-//! part of it, so that parts are listed for these axes alone, and only for the devices that are drawn.
+//! Where values are: which part of each dim each device holds. Devices of the same coordinates along the axes of a dim hold the
+//! same part of it, so that parts are listed for these axes alone, and only for the devices that are drawn.
 
 use super::pools::TextPool;
 use meshwright_plan::{Axis, BufId, Dim, Extent, Mesh, Plan, coords_along, shard};

@@ -13,8 +13,8 @@ use serde::Deserialize;
 use std::io::BufReader;
 use std::path::Path;
 
-/// An estimate beside what a timeline or a run has. Of a timeline the first rank counts, of a run the median of its steps, and it says
-/// nothing of parts.
+/// An estimate beside what a timeline or a run has. Of a timeline the first rank counts, of a run the median of its steps, and it
+/// says nothing of parts.
 ///
 /// # Errors
 /// Those of an estimate; and where `of` is neither, or is of another program.

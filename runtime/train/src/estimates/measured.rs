@@ -1,4 +1,4 @@
-//! What was measured of a step of training beside what is estimated: by kind of work, and by collective.
+//! Measured times of a step of training next to the estimates: by kind of work, and by collective.
 
 use meshwright_cost::estimate::{EstimateError, EstimateQuestion, estimate, timeline};
 use meshwright_cost::kernels::program;
@@ -20,7 +20,7 @@ pub struct MeasuredStep {
     pub steps: usize,
     /// Seconds by step of the Plan, over all iterations of loops.
     pub by_step: SortedMap<usize, f64>,
-    /// The lower quartiles of both: of times that something else at work delays, those that it does not.
+    /// The lower quartiles of both: times that nothing else at work has delayed.
     pub undelayed: (f64, SortedMap<usize, f64>),
 }
 
@@ -45,7 +45,7 @@ impl MeasuredStep {
         Some(MeasuredStep::new([low, seconds, high], whole.len(), parts))
     }
 
-    /// Of the quartiles of so many whole steps, and those of their parts.
+    /// A measured step, from the quartiles of `steps` whole steps and those of their parts.
     fn new([low, seconds, high]: [f64; 3], steps: usize, parts: Vec<(usize, [f64; 3])>) -> MeasuredStep {
         MeasuredStep {
             seconds,
@@ -144,7 +144,7 @@ pub struct ComparedCollective {
     pub measured: f64,
 }
 
-/// An estimate beside what was measured.
+/// An estimate and the measured times.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Compared {
     /// Training steps that were measured.
@@ -164,7 +164,7 @@ pub struct Compared {
 /// Compares a step that was measured with the estimate of its Plan.
 ///
 /// # Errors
-/// Where there is no estimate.
+/// If an estimate is missing.
 pub fn compared(
     plan: &Plan,
     asked: &EstimateQuestion<'_>,

@@ -5,8 +5,8 @@ use meshwright_core::training_step;
 use meshwright_cost::pipe::Pipe;
 use meshwright_diag::{Diagnostic, Severity, Sources};
 
-/// A project whose layout has these stages, if it can be compiled with them: its Plan is then estimated, and nothing has to be projected. The
-/// axis of the stages is the outermost one of its mesh. Texts are added to `sources`.
+/// A project whose layout has these stages, if it can be compiled with them: its Plan is then estimated, and nothing has to be
+/// projected. The axis of the stages is the outermost one of its mesh. Texts are added to `sources`.
 ///
 /// # Errors
 /// Why it cannot, which may be no error of the layout: `None` where the model has no single loop of layers, or is not trained.

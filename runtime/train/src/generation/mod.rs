@@ -40,8 +40,8 @@ pub struct Generated {
     pub notes: Vec<String>,
 }
 
-/// Continues texts by the tokens that a checkpoint gives. `told` gets each piece of text as soon as it is known, with the number of
-/// its prompt. What is drawn for a text depends on the seed, its number and the position, not on the texts beside it.
+/// Continues texts by the tokens that a checkpoint gives. `told` gets each piece of text as soon as it is known, with the number
+/// of its prompt. What is drawn for a text depends on the seed, its number and the position, not on the texts beside it.
 ///
 /// Of several processes the first reads the checkpoint; all get the texts.
 pub fn generate(

@@ -82,7 +82,8 @@ impl Programs {
         all
     }
 
-    /// Computes the tokens of texts that are not computed yet, of which each goes on from that of its parent, and tells what is next.
+    /// Computes the tokens of texts that are not computed yet, of which each goes on from that of its parent, and tells what is
+    /// next.
     pub(super) fn run(
         &self,
         cluster: &Cluster,

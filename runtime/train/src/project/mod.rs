@@ -146,8 +146,8 @@ impl Project {
         self.example_dim().map_or(1, |d| self.program.graph.dims.size(d.0)).max(1)
     }
 
-    /// Tokens of an example: positions of the first input with sequences of indices that are called tokens, or that are into a vocabulary.
-    /// Others, as classes of pixels or numbers of items, are none.
+    /// Tokens of an example: positions of the first input with sequences of indices that are called tokens, or that are into a
+    /// vocabulary. Others, as classes of pixels or numbers of items, are none.
     pub fn tokens(&self) -> Option<usize> {
         let (inputs, dims) = (&self.program.inputs, &self.program.graph.dims);
         let are_tokens = |i: &&InputDecl| {

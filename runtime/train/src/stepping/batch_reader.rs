@@ -21,8 +21,8 @@ pub struct BatchReader {
 }
 
 impl BatchReader {
-    /// Opens a split of the data that `options` name. The batches of `train` are those of a run with the seed of `options`, those of other
-    /// splits are in the order of the file, of which the last may be smaller.
+    /// Opens a split of the data that `options` name. The batches of `train` are those of a run with the seed of `options`, those
+    /// of other splits are in the order of the file, of which the last may be smaller.
     ///
     /// # Errors
     /// Those of the data, and where there is no such split, or not one whole batch to train on.

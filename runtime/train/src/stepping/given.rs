@@ -1,4 +1,5 @@
-//! Batches as a program has them that runs the steps itself: each device takes its own part of each array, and nothing else is copied.
+//! Batches as a program has them that runs the steps itself: each device takes its own part of each array, and nothing else is
+//! copied.
 
 use crate::devices::{Batch, LoadedProgram, in_dtype};
 use crate::project::Project;
@@ -75,8 +76,8 @@ impl BatchNeeds {
     /// Takes the devices' parts of a batch.
     ///
     /// # Errors
-    /// E0503 where an input is missing or an array belongs to none, E0504 for other sizes, E0505 for another kind of elements, E0506 for
-    /// values that are out of range or not finite.
+    /// E0503 where an input is missing or an array belongs to none, E0504 for other sizes, E0505 for another kind of elements,
+    /// E0506 for values that are out of range or not finite.
     pub fn take(&self, given: &dyn GivenBatch) -> Checked<GivenBlocks> {
         self.fits(given)?;
         let one = |leaf: &LocalInput| {

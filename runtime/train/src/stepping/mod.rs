@@ -1,5 +1,5 @@
-//! A project on its devices, a step at a time: batches come from a program that runs the steps itself. A step computes the bits that
-//! `train` computes of the same batch.
+//! A project on its devices, a step at a time: batches come from a program that runs the steps itself. A step computes the bits
+//! that `train` computes of the same batch.
 
 pub(crate) mod batch_reader;
 pub(crate) mod given;

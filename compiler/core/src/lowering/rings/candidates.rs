@@ -146,8 +146,8 @@ impl RingSearch<'_> {
         Ok(all)
     }
 
-    /// The gradients of keys that are values too, and their sum: nothing but a step that adds them reads either. Dims have the names of the
-    /// attention.
+    /// The gradients of keys that are values too, and their sum: nothing but a step that adds them reads either. Dims have the
+    /// names of the attention.
     fn joint(&self, at: usize, parts: &[AttentionPart], i: usize) -> Option<(NamedResults, Operand)> {
         let step = self.uses.step(at);
         let place = self.uses.only_reader(step.writes[i].buf)?;

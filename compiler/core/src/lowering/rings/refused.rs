@@ -1,7 +1,7 @@
 //! The errors of attentions that no ring serves, where the layout permits rings alone.
 //!
-//! Rings replace all gathers of keys but those of what a rule stores split, which need no other line. What is left is an error, with the reason
-//! of the attention that has it, if one is known.
+//! Rings replace all gathers of keys but those of what a rule stores split, which need no other line. What is left is an error,
+//! with the reason of the attention that has it, if one is known.
 
 use crate::layout::Layout;
 use crate::partition::{Cause, Instr, Reshard, Spmd};
@@ -38,8 +38,8 @@ impl From<String> for Unfit {
     }
 }
 
-/// An error for each place in the model: of attentions by their steps, with the number of a result and the dim of the keys, and of gathers that
-/// are left in a Plan.
+/// An error for each place in the model: of attentions by their steps, with the number of a result and the dim of the keys, and
+/// of gathers that are left in a Plan.
 pub(super) fn errors(
     unfit: &SortedMap<usize, (u32, Dim, Unfit)>,
     left: &Plan,

@@ -1,9 +1,9 @@
-//! Loops that compute functions of parameters beside values of examples are taken apart, so that only the latter go into the loop
+//! Loops that compute functions of parameters and values of examples are taken apart, so that only the latter go into the loop
 //! over the parts of a batch.
 //!
 //! Before: a loop of layers carries an activation and `c = tanh(c * (1 + p))` of parameters, and the loss reads both; so does
 //! its gradient. After: what is the same in all parts and read outside of them comes from a copy of the loop in front of the
-//! parts, of these values alone. What a sum over examples goes into, and is no sum itself (the next value of a carry, an
+//! parts, of these values alone. A consumer of a sum over examples that is not a sum itself (the next value of a carry, an
 //! addition of something that is the same in all parts), is computed in a copy behind the parts, which reads the sums of
 //! all iterations.
 
@@ -117,7 +117,7 @@ struct Copied {
     late: IdVec<Id, bool>,
     /// The outermost loops that have a copy in front of the parts.
     ahead: SortedSet<RepeatId>,
-    /// Those that have one behind them.
+    /// Loops with a copy behind them.
     behind: SortedSet<RepeatId>,
 }
 
@@ -222,8 +222,8 @@ impl Separation<'_> {
         self.now[&(x, from)]
     }
 
-    /// A sum over the examples of a part, made in each iteration, as the copy behind the parts has it: the element of those of all
-    /// iterations.
+    /// A sum over the examples of a part, made in each iteration, as the copy behind the parts has it: the element of those of
+    /// all iterations.
     fn summed(&mut self, x: Id) -> Id {
         self.new.cursor = self.g.node(x).origin.clone();
         let (mut scope, mut around) = (self.g.node(x).scope, Vec::new());

@@ -220,8 +220,8 @@ impl<'a> Resolver<'a> {
         }
     }
 
-    /// That settings which differ along loops are those of parameters in these loops, and that the parts of a parameter are trained by
-    /// one kind of optimizer.
+    /// That settings which differ along loops are those of parameters in these loops, and that the parts of a parameter are
+    /// trained by one kind of optimizer.
     fn rates_by_position(&mut self, around: bool, all: &[Optimizer], places: &[Span]) {
         let mut wrong = Vec::new();
         for p in &mut self.params {

@@ -12,16 +12,16 @@ use std::sync::Arc;
 pub enum DecodedOutput {
     /// The value, without `seq`.
     Value,
-    /// The value, whose elements along its only other dim are logits of tokens; and the logarithm of the sum of the exponentials of the
-    /// first so many.
+    /// The value, whose elements along its only other dim are logits of tokens; and the logarithm of the sum of the exponentials
+    /// of the first ones, by their number.
     Logits(usize),
-    /// The most probable of the first so many tokens, of equal ones the first, and the logarithm of its probability.
+    /// The most probable of the first tokens, by their number; of equal ones the first, and the logarithm of its probability.
     MostProbable(usize),
 }
 
 impl Rebuild<'_> {
-    /// A value at one new position of each sequence. What it is made of behind the last loop is computed there alone: with a prompt,
-    /// most of all the product with the vocabulary.
+    /// A value at one new position of each sequence. What it is made of behind the last loop is computed there alone: with a
+    /// prompt, most of all the product with the vocabulary.
     pub(super) fn at_last(&mut self, value: Id, position: Id) -> Result<Id, OpError> {
         let needed = self.needed();
         self.alone(value, position, &needed, &mut SortedMap::new())
@@ -96,7 +96,7 @@ fn without(op: &Arc<dyn Op>, dim: Dim) -> Arc<dyn Op> {
     op.clone()
 }
 
-/// The outputs that are wanted of a value of one position. What is no row of logits is given as it is.
+/// The outputs that are wanted of a value of one position. A value that is not a row of logits is given as it is.
 pub(super) fn outputs(
     g: &mut Graph,
     of: &StepOutput,
@@ -120,7 +120,7 @@ pub(super) fn outputs(
     let logits = if g.dims.size(tokens) == known {
         logits
     } else {
-        // What the tokenizer does not know is no token.
+        // An index beyond the tokenizer is not a token.
         let (index, end) = (g.index(tokens), g.constant(known as f64, DType::I32));
         let (is_token, never) = (g.binary("<", index, end), g.constant(f64::from(f32::MIN), dtype));
         g.choose(is_token, logits, never)

@@ -1,6 +1,5 @@
 //! Description of an attention kernel.
 
-use serde::{Deserialize, Serialize};
 use super::super::call::{CallWork, KernelCall};
 use super::super::random::RandomBlock;
 use super::super::scalar::ScalarProgram;
@@ -8,6 +7,7 @@ use super::bounds::constant;
 use super::space::AttentionSpace;
 use crate::error::NoAttentionKernel;
 use meshwright_plan::{AttentionOperands, AttentionPart, AttentionSpec, DType, Dim, Zigzag};
+use serde::{Deserialize, Serialize};
 
 /// Rows that a warp computes at a time on tensor cores.
 const ROWS: usize = 16;

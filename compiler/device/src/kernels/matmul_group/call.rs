@@ -1,10 +1,10 @@
 //! The call of products that share a factor.
 
-use serde::{Deserialize, Serialize};
 use super::super::call::{CallWork, KernelCall, SpacedTensors};
 use super::super::fold::FoldCall;
 use super::super::map::MapCall;
 use super::super::matmul::FactorDigits;
+use serde::{Deserialize, Serialize};
 use std::ops::Range;
 use std::sync::Arc;
 

@@ -1,6 +1,5 @@
 //! Description of a kernel for a row group.
 
-use serde::{Deserialize, Serialize};
 use super::super::call::KernelCall;
 use super::super::map::{MapOperand, prefer};
 use super::super::result::{GivenResult, ResultMemory};
@@ -9,6 +8,7 @@ use super::passes::{Keeping, Passes, RowPass};
 use crate::stored::stored_as;
 use burn_ir::TensorIr;
 use meshwright_plan::{DType, Monoid};
+use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
 /// Most operands, folds and results, so that addresses fit into the arguments of a kernel and sums into registers.

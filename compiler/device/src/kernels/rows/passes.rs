@@ -1,13 +1,13 @@
 //! Passes over a row. A reduction needs all elements of a row, so values that depend on it are computed in a later pass. Values
 //! that are equal for all elements of a row are computed once, before the pass.
 
-use serde::{Deserialize, Serialize};
 use super::super::map::MapOperand;
 use super::super::scalar::ScalarProgram;
 use super::expr::{FOLDS, ResultOf, RowExpr};
 use meshwright_plan::DType;
 use meshwright_plan::expr::{Expr, Reg, Scalar, UnaryFn};
 use meshwright_sorted::{SortedMap, SortedSet};
+use serde::{Deserialize, Serialize};
 
 /// Most values kept for an element: more would leave a thread registers for too few elements.
 const MOST_HELD: usize = 8;
