@@ -96,9 +96,8 @@ impl Gatherer<'_> {
         for (end, begin) in &self.uses.begins {
             let body = &mut order[begin + 1..*end];
             // Collectives and inner loops keep their position, so a body with one keeps its order.
-            let stays = |step: &Step| {
-                takes(step) || step.lag != 0 || matches!(step.prim, Prim::Repeat { .. } | Prim::EndRepeat)
-            };
+            // Steps run in another turn than their neighbors only around a collective.
+            let stays = |step: &Step| takes(step) || matches!(step.prim, Prim::Repeat { .. } | Prim::EndRepeat);
             if body.iter().any(|s| stays(&self.uses.plan.steps[*s])) {
                 continue;
             }

@@ -33,7 +33,7 @@ pub(crate) fn groups(lowering: &Lowering<'_>) -> Vec<FusedGroup> {
     let mut finder = JoinFinder { lowering, found: vec![] };
     let steps = lowering.context.plan.steps.iter().enumerate();
     let contracts = steps.filter(|(_, step)| matches!(step.prim, Prim::Contract)).map(|(at, _)| at);
-    let free = |at: &usize| !epilogues.moved.contains_key(at) && !finder.is_taken(*at);
+    let free = |at: &usize| !finder.is_taken(*at);
     let formed = |at| lowering.formed_product(at, epilogues.at.get(&at));
     let products: Vec<FormedMatmul> = contracts.filter(free).filter_map(formed).collect();
     let (mut all, mut used) = (vec![], SortedSet::new());
@@ -189,7 +189,7 @@ impl JoinFinder<'_, '_> {
             if fused.members.get(&at).is_some_and(|runs| *runs > last) {
                 continue;
             }
-            if self.is_taken(at) || takes(step) || !self.waits(step) {
+            if self.is_taken(at) || !self.waits(step) {
                 return None;
             }
             after.push(at);
