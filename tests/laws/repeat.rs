@@ -5,7 +5,7 @@
 //! again collect what no iteration changes and what only some do, in `scan` as in `repeat`; `loop_gradients` differentiates them.
 
 use crate::devices::{Refused, plan};
-use crate::fuzz::{Random, count_trials, placing};
+use crate::fuzz::{Random, count_trials, layouts};
 use crate::oracle::Bound;
 use crate::report;
 use crate::rng::{Rng, chosen, seeds};
@@ -79,9 +79,9 @@ fn frozen(seed: u64) -> Random {
 fn staged(seed: u64) -> Random {
     let programs = (0..).map(|more| program(seed + 1_000_003 * more, seed % 4 == 3, DType::F64));
     let staged = |r: &Random| {
-        let step = training_step(&r.program).filter(|_| placing::stages_of(&r.program.graph).is_some());
+        let step = training_step(&r.program).filter(|_| layouts::stages_of(&r.program.graph).is_some());
         step.is_some_and(|step| {
-            !matches!(plan(&step, &placing::staged(seed, r).layout, true), Err(Refused::Layout(_)))
+            !matches!(plan(&step, &layouts::staged(seed, r).layout, true), Err(Refused::Layout(_)))
         })
     };
     let found = programs.take(5_000).find(staged);
@@ -98,7 +98,7 @@ fn layered(seed: u64) -> Random {
         let n = r.program.graph.dims.size(batch);
         let layout = Layout { microbatches: Some((n, Span::default())), ..Layout::default() };
         n > 1
-            && placing::stages_of(&r.program.graph).is_some()
+            && layouts::stages_of(&r.program.graph).is_some()
             && step.is_some_and(|step| plan(&step, &layout, true).is_ok())
     };
     let found = programs.take(5_000).find(apart);
@@ -484,7 +484,7 @@ const COUNT: (u64, u64) = (120, 10_000);
 #[test]
 fn loops_equal_their_iterations_written_out() {
     let found: Vec<u64> = FOUND.into_iter().chain([REFUSED_NEXT]).collect();
-    count_trials("programs with loops", seeds(COUNT.0, COUNT.1), &found, (random, placing::random));
+    count_trials("programs with loops", seeds(COUNT.0, COUNT.1), &found, (random, layouts::random));
 }
 
 #[test]
@@ -493,7 +493,7 @@ fn loops_that_collect_equal_their_iterations_written_out() {
         "programs with loops that collect",
         seeds(COUNT.0, COUNT.1),
         &REFUSED,
-        (collecting, placing::random),
+        (collecting, layouts::random),
     );
 }
 
@@ -504,7 +504,7 @@ fn loops_that_are_frozen_in_part_equal_their_iterations_written_out() {
         "programs with loops that are frozen in part",
         seeds.clone(),
         &[REFUSED_NEXT],
-        (frozen, placing::random),
+        (frozen, layouts::random),
     );
     let ends_early = |seed: &u64| {
         training_step(&frozen(*seed).program)
@@ -521,7 +521,7 @@ fn loops_as_stages_equal_their_iterations_written_out() {
         "programs with loops as stages",
         seeds(COUNT.0, COUNT.1),
         &[LATE_SUM],
-        (staged, placing::staged),
+        (staged, layouts::staged),
     );
 }
 
@@ -534,7 +534,7 @@ fn layers_are_seldom_refused_as_stages() {
         all += 1;
         let r = layered(seed);
         let Some(step) = training_step(&r.program) else { continue };
-        match plan(&step, &placing::staged(seed, &r).layout, true) {
+        match plan(&step, &layouts::staged(seed, &r).layout, true) {
             Ok(_) => {}
             Err(Refused::Layout(codes)) => {
                 if codes.iter().any(|c| !["E0313", "E0315"].contains(&c.as_str())) {
@@ -549,5 +549,5 @@ fn layers_are_seldom_refused_as_stages() {
     report(&format!("programs of layers: {all}, of which are refused {refused:?}"));
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     assert!(chosen() || count * 10 < all, "{count} of {all} are refused: {refused:?}");
-    count_trials("layers as stages", seeds(COUNT.0 / 3, COUNT.1 / 3), &[], (layered, placing::staged));
+    count_trials("layers as stages", seeds(COUNT.0 / 3, COUNT.1 / 3), &[], (layered, layouts::staged));
 }

@@ -170,7 +170,7 @@ impl EngineKind {
 mod tests {
     use super::*;
     use crate::machine::Calibration;
-    use crate::shipped::find;
+    use crate::shipped_machines::find;
 
     #[test]
     fn a_machine_has_the_engine_that_was_measured() {

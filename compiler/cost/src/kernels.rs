@@ -1,6 +1,6 @@
 //! The work of a Plan on one device, from the launches of its device plan.
 
-use crate::visible::{balanced, visible};
+use crate::visible_scores::{balanced, visible};
 use crate::work::{
     DeviceWork, KernelPurpose, KernelWork, Loop, Matmul, ScalarFamily, Scores, Transfer, WorkItem,
 };

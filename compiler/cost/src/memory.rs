@@ -59,7 +59,7 @@ mod tests {
 
     #[test]
     fn only_more_than_the_memory_does_not_fit() {
-        let machine = Machine::read(crate::shipped::find("dgx-h100").unwrap()).unwrap();
+        let machine = Machine::read(crate::shipped_machines::find("dgx-h100").unwrap()).unwrap();
         let fits = |bytes: u64| Fits::of(bytes, &machine);
         assert_eq!((fits(0), fits(65_600_000_000)), (Fits::Yes, Fits::Yes));
         assert_eq!(fits(65_600_000_001), Fits::Tight { free: 19_399_999_999 });

@@ -7,7 +7,7 @@
 //! bounds, what differs from it in one choice comes first (`neighbors`). A fixed number of candidates is compiled at once and
 //! their results are taken in order: the answer does not depend on the number of threads.
 
-use crate::alone::{AxesAlone, AxisOfSet};
+use crate::axis_bounds::{AxesAlone, AxisOfSet};
 use crate::base::BaseWork;
 use crate::climb::Climb;
 use crate::compiled::{CandidateRefusal, CandidateResult, Subject};

@@ -5,7 +5,7 @@
 mod support;
 
 use meshwright_core::training_step;
-use meshwright_search::alone::AxesAlone;
+use meshwright_search::axis_bounds::AxesAlone;
 use meshwright_search::bound::roofline;
 use meshwright_search::compiled::Subject;
 use meshwright_search::levels::{Levels, RuleBounds};

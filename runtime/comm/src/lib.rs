@@ -23,7 +23,7 @@ mod names;
 pub mod nccl;
 mod recorder;
 mod signature;
-mod started;
+mod started_collective;
 mod subnormals;
 #[cfg(test)]
 mod tests;
@@ -51,7 +51,7 @@ pub use meshwright_plan::{BusFactor, CollectiveKind, Group, NotAGroup};
 pub use names::{CallName, Tag};
 pub use recorder::{CallRecorder, RecordedCalls};
 pub use signature::{Layout, Part};
-pub use started::Started;
+pub use started_collective::Started;
 pub use subnormals::flush_subnormals;
 pub use threads::{ThreadsTransport, Timeouts, World};
 pub use transport::{Abort, AsyncCollective, Transport, TransportMemory};

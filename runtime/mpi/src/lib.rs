@@ -28,18 +28,18 @@
 #![cfg(feature = "mpi")]
 
 mod channel;
+mod collective_state;
 mod devices;
 mod engine;
 mod job;
-mod kit;
 mod message;
 mod moves;
 mod options;
-mod ordered;
+mod ordered_folds;
 mod process;
+mod process_devices;
 mod proxy;
-mod several;
-mod shared;
+mod shared_engine;
 mod sys;
 mod timing;
 mod wait;

@@ -1,11 +1,11 @@
 //! The end of the world that a process has.
 
+use crate::collective_state::Kit;
 use crate::engine::Engine;
 use crate::job::abort_job;
-use crate::kit::Kit;
 use crate::message::Message;
 use crate::options::MpiOptions;
-use crate::shared::{SharedEngine, say};
+use crate::shared_engine::{SharedEngine, say};
 use crate::sys;
 use crate::timing::{ANSWER, DOUBT, LAST_ANSWER};
 use crate::wait::{Pending, ask, release};

@@ -3,7 +3,7 @@
 //!
 //! 300 seeds in a normal run, 10,000 with `LONG=1`; `SEED=n` runs one and prints it, `SEED=n..m` runs those between.
 
-pub(crate) mod placing;
+pub(crate) mod layouts;
 mod program;
 
 use crate::devices::{Refused, Tensors, cluster_of, plan, provider, say};
@@ -292,11 +292,11 @@ fn trial(seed: u64, r: &Random, place: Place, show: bool) -> Result<End, String>
 
 #[test]
 fn random_programs_under_random_layouts_equal_one_device() {
-    count_trials("random programs", seeds(300, 10_000), &[], (program::random, placing::random));
+    count_trials("random programs", seeds(300, 10_000), &[], (program::random, layouts::random));
 }
 
 /// A layout for a program, by a seed.
-pub(crate) type Place = fn(u64, &Random) -> placing::Placing;
+pub(crate) type Place = fn(u64, &Random) -> layouts::Placing;
 
 /// Runs the programs of these seeds, each under a layout of its own; and of those that found a fault, where no others are chosen.
 pub(crate) fn count_trials(

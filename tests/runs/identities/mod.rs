@@ -16,7 +16,7 @@ use meshwright_cost::kernels::program;
 use meshwright_cost::machine::Machine;
 use meshwright_cost::pipeline::{StageTimes, play};
 use meshwright_cost::rates::Rates;
-use meshwright_cost::shipped::{MACHINES, find};
+use meshwright_cost::shipped_machines::{MACHINES, find};
 use meshwright_cost::timeline::{Spent, events, spent};
 use meshwright_cost::work::{DeviceWork, Loop, WorkItem};
 use meshwright_device::compile_launches;

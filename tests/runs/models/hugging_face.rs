@@ -1,7 +1,7 @@
 //! Checkpoints of Hugging Face's `transformers`, in and out: logits, tokens and texts are theirs, and what is exported again has
 //! the same tensors. `hugging_face/make.py` made the checkpoints, and what transformers makes of them.
 
-use crate::models::standard::{Given, given};
+use crate::models::standard_library::{Given, given};
 use crate::support::{Said, root, run};
 use half::{bf16, f16};
 use meshwright_data::corpus::TextTokenizer;

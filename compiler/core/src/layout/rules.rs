@@ -219,7 +219,7 @@ pub fn layout(
         }
     }
     out.extend(all_missing(&read.missing, program));
-    super::unmatched::unmatched(file, &index, shared, &mut out);
+    super::unmatched_rules::unmatched(file, &index, shared, &mut out);
     placed_twice(&layout, &mut out);
     empty_shards(&layout, program, &mut out);
     layout.follow(program);

@@ -5,8 +5,8 @@
 //! rows to those of the parts before, in `f32` for half types. So the logits of all rows are never live at once. The pass finds a
 //! chain of steps by their operands: it starts with products, ends with products, sums and losses, and has no collective.
 
-use super::fuse::fuse;
 use super::lifetimes::{ends, measured};
+use super::map_fusion::fuse;
 use super::parts_loop::Cutter;
 use super::stretches::stretches;
 use meshwright_plan::expr::Scalar;

@@ -5,7 +5,7 @@
 
 mod body;
 mod collector;
-mod declared;
+mod declarations;
 mod layout;
 mod paths;
 mod symbols;
@@ -18,7 +18,7 @@ use meshwright_syntax::ast::{LayoutFile, ModelFile};
 impl Names {
     /// Those of a model, of the files that it uses, and of a layout for it. `files` has the used ones first.
     pub fn of(files: &[&ModelFile], layout: Option<&LayoutFile>, sources: &Sources) -> Names {
-        let mut all = declared::collect(files, sources);
+        let mut all = declarations::collect(files, sources);
         if let Some(layout) = layout {
             all.layout(layout);
         }

@@ -6,10 +6,10 @@
 //! copies of a body's values in the body.
 
 use super::decision::Loops;
-use super::facts::Facts;
 use super::frames::Frame;
 use super::propagation::Walk;
 use super::spmd::{CarriedCopy, CopyId, PlacedLoop};
+use super::step_facts::Facts;
 use crate::layout::assign;
 use meshwright_ops::{Boundary, Class, Crossing, Id, Kind, RepeatId};
 use meshwright_plan::{Axis, Dim, Phase, Placement};

@@ -145,8 +145,7 @@ impl Epilogues {
         let taken = |at: usize| {
             let computed = |b: &BufId| masks.drawn_by.contains_key(b) || inlined.values.contains_key(b);
             let step = &plan.steps[at];
-            fused.members.contains_key(&at)
-                || step.reads.iter().chain(&step.writes).any(|o| computed(&o.buf))
+            fused.members.contains_key(&at) || step.reads.iter().chain(&step.writes).any(|o| computed(&o.buf))
         };
         for at in 0..plan.steps.len() {
             let made = if taken(at) { None } else { found.map(at) };

@@ -97,7 +97,8 @@ impl Gatherer<'_> {
             let body = &mut order[begin + 1..*end];
             // Collectives and inner loops keep their position, so a body with one keeps its order.
             // Steps run in another turn than their neighbors only around a collective.
-            let stays = |step: &Step| takes(step) || matches!(step.prim, Prim::Repeat { .. } | Prim::EndRepeat);
+            let stays =
+                |step: &Step| takes(step) || matches!(step.prim, Prim::Repeat { .. } | Prim::EndRepeat);
             if body.iter().any(|s| stays(&self.uses.plan.steps[*s])) {
                 continue;
             }

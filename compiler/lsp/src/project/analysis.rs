@@ -1,8 +1,8 @@
 //! What the compiler knows of a model and its layout.
 
+use super::compiled_model::PlacedModel;
 use super::files::{AnalyzedFile, AnalyzedFiles};
 use super::find::{ModelPair, Rules};
-use super::placed::PlacedModel;
 use crate::snapshot::Snapshot;
 use meshwright_core::names::Names;
 use meshwright_core::resolve::{Inspection, inspect};

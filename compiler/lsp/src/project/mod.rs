@@ -2,13 +2,13 @@
 
 mod analysis;
 mod choice;
+mod compiled_model;
 mod files;
 mod find;
-mod placed;
 
 pub(crate) use analysis::Analysis;
+pub(crate) use compiled_model::PlacedModel;
 pub(crate) use find::beside;
-pub(crate) use placed::PlacedModel;
 
 use crate::snapshot::Snapshot;
 use crate::text::LanguageKind;

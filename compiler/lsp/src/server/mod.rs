@@ -6,7 +6,7 @@
 mod capabilities;
 mod dispatch;
 mod main_loop;
-mod published;
+mod published_diagnostics;
 mod requests;
 mod worker;
 

@@ -22,17 +22,17 @@
 mod abort;
 mod api;
 mod device;
+mod host_staging;
 mod launch;
 mod memory;
 mod options;
 mod setup;
-mod staged;
 mod stream;
 #[cfg(test)]
 mod tests;
 mod transport;
 
+pub use host_staging::Staged;
 pub use memory::DeviceMemory;
 pub use options::{Checks, LaunchOrder, NcclOptions};
-pub use staged::Staged;
 pub use transport::NcclTransport;

@@ -3,7 +3,7 @@
 use super::data::Element;
 use super::fold::{self, *};
 use super::instruction_set::Level;
-use super::strided::{Walk, stretches};
+use super::strided_walk::{Walk, stretches};
 use super::{Access, KernelError, Slice, SliceMut, par};
 use half::{bf16, f16};
 use meshwright_plan::{DType, Monoid};

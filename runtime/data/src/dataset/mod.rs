@@ -5,7 +5,7 @@ pub(super) mod bind;
 pub(super) mod binding;
 pub(super) mod column;
 pub(super) mod convert;
-pub(super) mod damaged;
+pub(super) mod damaged_records;
 pub(super) mod input_files;
 pub(super) mod input_info;
 pub(super) mod order;

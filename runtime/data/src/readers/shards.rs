@@ -1,7 +1,7 @@
 //! Shards: tar files whose members are the parts of examples, as WebDataset has it. `0012.jpg` and `0012.cls` that follow each
 //! other are one example.
 
-use super::encoded::{MOST_BYTES, Member, SKIP};
+use super::encoded_records::{MOST_BYTES, Member, SKIP};
 use crate::source::FileRef;
 use crate::source::pattern;
 use meshwright_diag::{Diagnostic, codes};

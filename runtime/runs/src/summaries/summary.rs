@@ -1,6 +1,6 @@
 //! A run in a few numbers, read from its folder.
 
-use super::computed::computed;
+use super::computation_hash::computed;
 use super::costs::RunCosts;
 use super::curves::{EpochPoint, EvaluationPoint, RunCurves};
 use super::run_locks::HeldLocks;

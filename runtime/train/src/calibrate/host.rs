@@ -5,7 +5,7 @@ use crate::devices::Devices;
 use crate::estimates::machine;
 use crate::failure::Failure;
 use meshwright_cost::machine::{Device, DeviceKind, Machine, NumberSource, Tier};
-use meshwright_cost::shipped::{MACHINES, ShippedMachine};
+use meshwright_cost::shipped_machines::{MACHINES, ShippedMachine};
 use meshwright_exec::ExecError;
 use meshwright_files::Checked;
 use meshwright_gpu::driver::{Driver, DriverError, Properties};

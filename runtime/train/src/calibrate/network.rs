@@ -5,7 +5,7 @@ use super::ranks::Ranks;
 use super::rounds::{RoundsWatcher, UNSTEADY, Unsteady, is_steady};
 use crate::devices::Devices;
 use crate::devices::consensus::agree_on_result;
-use crate::estimates::measured::quartiles;
+use crate::estimates::measured_step::quartiles;
 use crate::failure::Failure;
 use meshwright_comm::bench::{self, BenchGroups, BenchJob, Measured, run, run_end_over, sizes};
 use meshwright_comm::nccl::{NcclOptions, NcclTransport};

@@ -2,7 +2,7 @@
 
 use super::rounds::{Cores, RoundsWatcher, Timed, in_turns};
 use crate::devices::Devices;
-use crate::estimates::measured::MeasuredStep;
+use crate::estimates::measured_step::MeasuredStep;
 use crate::failure::Failure;
 use crate::project::ProjectOptions;
 use meshwright_cost::machine::{DeviceKind, Machine};

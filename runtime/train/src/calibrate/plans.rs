@@ -1,7 +1,7 @@
 //! Plans of shipped models and layouts, measured and estimated: what the numbers of a machine are worth.
 
 use super::rounds::Timed;
-use crate::estimates::measured::{Compared, MeasuredStep, compared};
+use crate::estimates::measured_step::{Compared, MeasuredStep, compared};
 use crate::estimates::{EstimateOptions, question};
 use crate::failure::Failure;
 use crate::project::{Project, ProjectOptions};

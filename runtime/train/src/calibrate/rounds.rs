@@ -3,7 +3,7 @@
 
 use crate::bench::{self, BenchOptions};
 use crate::devices::Devices;
-use crate::estimates::measured::MeasuredStep;
+use crate::estimates::measured_step::MeasuredStep;
 use crate::failure::Failure;
 use crate::project::{Loaded, Project, ProjectOptions};
 use meshwright_exec::{Cluster, KernelsBy, ProgramId, Provider, Record};

@@ -1,9 +1,9 @@
 //! Estimates of a project on a machine that need not be this one.
 
-pub mod against;
+pub mod comparison;
 pub mod foresight;
-pub mod measured;
-pub mod staged;
+pub mod measured_step;
+pub mod stages;
 
 use crate::failure::Failure;
 use crate::project::Project;
@@ -13,7 +13,7 @@ use meshwright_cost::engine::{EngineFacts, EngineKind};
 use meshwright_cost::estimate::{Estimate, EstimateError, EstimateQuestion, estimate, timeline};
 use meshwright_cost::machine::Machine;
 use meshwright_cost::pipe::Pipe;
-use meshwright_cost::shipped::{MACHINES, find};
+use meshwright_cost::shipped_machines::{MACHINES, find};
 use meshwright_cost::timeline::TimelineEvent;
 use meshwright_diag::{Diagnostic, Sources, codes, has_errors};
 use meshwright_exec::{DeviceTrace, Record, What};

@@ -9,7 +9,7 @@ mod import;
 mod map;
 mod new_folder;
 mod product;
-mod tied;
+mod tied_tensors;
 mod tokens;
 
 pub use export::{HfExport, HfExported, export_hf};

@@ -1,7 +1,7 @@
 //! A model and a layout, read and checked: what every command starts from.
 
 pub(super) mod files;
-pub mod standard;
+pub mod standard_library;
 pub(super) mod warnings;
 
 use crate::project::files::Files;
@@ -442,7 +442,7 @@ fn text_of(options: &ProjectOptions, path: &str) -> Result<String, Box<Diagnosti
     // A run goes on with the library that it began with: the texts of a run come first.
     match (options.texts.get(path), path.strip_prefix(STANDARD)) {
         (Some(text), _) => Ok(text.clone()),
-        (None, Some(name)) => standard::text(name).map(String::from),
+        (None, Some(name)) => standard_library::text(name).map(String::from),
         (None, None) => read_text(path),
     }
 }

@@ -4,7 +4,7 @@ use crate::devices::dataset;
 use crate::devices::host_tensor::host_of;
 use crate::failure::Failure;
 use crate::project::Project;
-use crate::stepping::given::{InputForm, input_forms};
+use crate::stepping::batch_blocks::{InputForm, input_forms};
 use crate::training::TrainOptions;
 use crate::training::evaluator::data_failed;
 use meshwright_data::{BatchSampler, Dataset, EpochSeed};

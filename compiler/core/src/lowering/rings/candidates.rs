@@ -1,7 +1,7 @@
 //! Attentions whose keys are gathered: which of them a ring serves, and what is in the way of the others.
 
 use super::collectives::{Gathered, Uses};
-use super::refused::{Gathers, Unfit};
+use super::ring_errors::{Gathers, Unfit};
 use super::turns::{Gradient, Ring, Shard};
 use super::verify::adds_two;
 use meshwright_plan::{AttentionOperands, AttentionPart, Axis, BufId, Collective, Dim, Operand, Prim};

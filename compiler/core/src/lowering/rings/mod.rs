@@ -13,7 +13,7 @@
 mod candidates;
 mod collectives;
 mod exchange;
-mod refused;
+mod ring_errors;
 mod turns;
 pub(super) mod verify;
 
@@ -24,7 +24,7 @@ use collectives::{Uses, leave_out};
 use meshwright_diag::Diagnostic;
 use meshwright_plan::{BufId, Plan, Prim, Step};
 use meshwright_sorted::{SortedMap, SortedSet};
-use refused::Unfit;
+use ring_errors::Unfit;
 use turns::Ring;
 
 /// Puts rings in the place of gathers along the dims that a layout names, where attention alone reads what they give. With the
@@ -67,6 +67,6 @@ pub fn rings(plan: Plan, spmd: &Spmd, layout: &Layout) -> (Plan, Vec<Diagnostic>
         }
     }
     plan.steps = out;
-    let errors = refused::errors(&unfit, &plan, spmd, layout);
+    let errors = ring_errors::errors(&unfit, &plan, spmd, layout);
     (plan, errors)
 }

@@ -1,7 +1,7 @@
 //! The steps of one attention whose keys go around devices.
 
 use super::collectives::Scattered;
-use super::refused::Gathers;
+use super::ring_errors::Gathers;
 use meshwright_plan::expr::{BinaryFn, Scalar};
 use meshwright_plan::{
     AttentionPart, Axis, BufId, Buffer, Collective, Dim, Expr, Operand, Plan, Prim, Provenance, Step,

@@ -1,6 +1,6 @@
 //! `runs plot`: a metric of runs as curves.
 
-use super::chosen::all_chosen;
+use super::run_choice::all_chosen;
 use crate::args::{PlotAxis, RunsPlotArgs};
 use crate::commands::command_end::CommandEnd;
 use crate::output::console::Console;

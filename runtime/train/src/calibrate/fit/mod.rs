@@ -1,7 +1,7 @@
 //! The numbers of a device, so that its kernels take the times that were measured: what [`DeviceRates`] computes, backwards.
 
 use super::probes::ProbeKind;
-use crate::estimates::measured::{MeasuredStep, quartiles};
+use crate::estimates::measured_step::{MeasuredStep, quartiles};
 use meshwright_cost::kernels::program;
 use meshwright_cost::machine::{AttentionRates, DeviceKind, LEAST_ELEMENT_SECONDS, Machine, MatrixRates};
 use meshwright_cost::step::{DeviceRates, products_of};

@@ -1,7 +1,7 @@
 //! Models that ship against those of the same papers in Hugging Face's `transformers`, and in plain PyTorch, with the same
 //! weights: the loss and every gradient, in f64 and f32, on one device and two. `published/make.py` made what they give.
 
-use crate::models::standard::{given, norm, step};
+use crate::models::standard_library::{given, norm, step};
 use crate::support::{options, root};
 use meshwright_plan::DType;
 use meshwright_train::ProjectOptions;

@@ -1,9 +1,9 @@
 //! Faults beneath the Plan: in the transport, and in how devices are run. Another result, a device that prepares the Plan, or
 //! the run itself must tell.
 
-use super::lies::{Lie, Lying};
 use super::run::Conduct;
 use super::subjects::planned;
+use super::transport_faults::{Lie, Lying};
 use super::{By, Row, in_run, judge};
 use meshwright_comm::{CollectiveKind, FaultInjector, InjectedFault as Struck, ThreadsTransport, Transport};
 use meshwright_plan::Monoid;

@@ -1,6 +1,6 @@
 //! Values of a model by their paths, for whoever wants to see one that is not declared as an output.
 
-use crate::declared::LossDecl;
+use crate::declarations::LossDecl;
 use crate::program::Program;
 use meshwright_diag::{Diagnostic, codes, nearest};
 use meshwright_ops::Id;

@@ -8,8 +8,8 @@ use meshwright_cost::machine::{DeviceKind, Machine};
 use meshwright_diag::Sources;
 use meshwright_train::Project;
 use meshwright_train::estimates::EstimateOptions;
-use meshwright_train::estimates::against::against;
-use meshwright_train::estimates::measured::{Compared, StepPart};
+use meshwright_train::estimates::comparison::against;
+use meshwright_train::estimates::measured_step::{Compared, StepPart};
 use std::path::Path;
 
 /// Compares, and reports.

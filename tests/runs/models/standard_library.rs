@@ -6,7 +6,7 @@ use meshwright_core::training_step;
 use meshwright_exec::{Cluster, ClusterOptions, HostData, HostTensor, LocalInput, Provider};
 use meshwright_plan::{Arithmetic, DType};
 use meshwright_sorted::SortedMap;
-use meshwright_train::project::standard::layers;
+use meshwright_train::project::standard_library::layers;
 use meshwright_train::{Project, ProjectOptions};
 use safetensors::{Dtype, SafeTensors};
 use std::path::{Path, PathBuf};

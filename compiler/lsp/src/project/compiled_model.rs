@@ -9,7 +9,7 @@ use meshwright_core::{
 use meshwright_cost::engine::EngineKind;
 use meshwright_cost::estimate::{Estimate, EstimateQuestion, estimate};
 use meshwright_cost::machine::Machine;
-use meshwright_cost::shipped::find;
+use meshwright_cost::shipped_machines::find;
 use meshwright_diag::{Diagnostic, Sources, Span, has_errors};
 use meshwright_plan::Plan;
 use meshwright_sorted::SortedMap;

@@ -5,7 +5,7 @@
 //! themselves: half of the messages one after the other. All of it are sends and receives, so that collectives that are in flight
 //! together may come to their second stage in different orders on different members.
 
-use crate::kit::{Kit, Member, Staging, copy};
+use crate::collective_state::{Kit, Member, Staging, copy};
 use crate::sys::{Requests, Type};
 use meshwright_comm::fold::fold;
 use meshwright_plan::{DType, Monoid};

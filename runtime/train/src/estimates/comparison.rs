@@ -1,6 +1,6 @@
 //! What was measured elsewhere, beside an estimate: a timeline that was written, or a run that is there.
 
-use crate::estimates::measured::{Compared, MeasuredStep, compared};
+use crate::estimates::measured_step::{Compared, MeasuredStep, compared};
 use crate::estimates::{EstimateOptions, compiled, estimated, question, unusable};
 use crate::failure::Failure;
 use crate::project::Project;

@@ -1,7 +1,7 @@
 //! Rules that speak of nothing: a path that no value has, or a dim that none of the values they speak of has.
 
 use super::index::{DimIndex, first_of};
-use super::recomputed::recomputed_names;
+use super::recompute_paths::recomputed_names;
 use crate::program::Program;
 use crate::resolve::{PathIndex, matches};
 use meshwright_diag::{Diagnostic, MAX_REPORTED, Severity, codes, nearest};

@@ -2,7 +2,7 @@
 
 use crate::channel::Received;
 use crate::message::{DeviceMessage, Header, Message};
-use crate::shared::SharedEngine;
+use crate::shared_engine::SharedEngine;
 use crate::wait::ask;
 use meshwright_comm::parts::PostedCall;
 use meshwright_comm::{Tag, wire};
