@@ -1,4 +1,4 @@
-//! Results that lie at equal distances: the matrices of products that are one launch.
+//! Results that lie at equal distances: the matrices of matmuls that are one launch.
 
 use meshwright_sorted::{SortedMap, SortedSet};
 

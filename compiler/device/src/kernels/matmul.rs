@@ -26,7 +26,7 @@ impl FactorDigits {
     }
 }
 
-/// Function of the elements of a product, after a bias.
+/// Function of the elements of a matmul, after a bias.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum EpilogueFunction {
     /// The element itself.
@@ -43,7 +43,7 @@ pub enum EpilogueFunction {
 pub struct MatmulCall {
     /// Rows and columns.
     pub matrices: [usize; 2],
-    /// Shape and type of the product alone.
+    /// Shape and type of the matmul alone.
     pub product: (Vec<usize>, BurnType),
     /// Digits of its factors.
     pub digits: FactorDigits,
@@ -141,7 +141,7 @@ impl KernelCall for MatmulCall {
     }
 
     fn result_memory(&self, results: &[TensorIr]) -> ResultMemory {
-        // Rows of the product itself may have gaps, where they are one dim.
+        // Rows of the matmul itself may have gaps, where they are one dim.
         let whole = |of: &TensorIr| of.shape.to_vec().last() == Some(&self.matrices[1]);
         let given = |(k, of)| {
             let over = if k == 0 && self.beside.adds() { vec![ADDED] } else { vec![] };

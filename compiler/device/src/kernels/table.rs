@@ -27,9 +27,9 @@ macro_rules! kernels {
             Scatter(index::ScatterCall);
             /// A pool, or the transpose of one.
             Pool(windows::PoolCall);
-            /// A matrix product with an epilogue.
+            /// A matmul with an epilogue.
             MatmulEpilogue(matmul::MatmulCall);
-            /// Matrix products of one shape that share a factor.
+            /// Matmuls of one shape that share a factor.
             MatmulGroup(matmul_group::MatmulGroupCall) fuses matmul_group::matmul_groups;
         }
     };

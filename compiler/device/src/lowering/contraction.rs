@@ -1,8 +1,8 @@
-//! A contraction of named dims as a (batched) matrix product on views.
+//! A contraction of named dims as a (batched) matmul on views.
 //!
 //! Each dim is in one of four classes: *batch* (in both factors and the result), *rows* (first factor and result),
 //! *columns* (second factor and result), *summed* (both factors). The classes are merged by reshaping where their dims lie
-//! side by side in the buffer; views then bring the matrices into place without a copy, since the product takes any
+//! side by side in the buffer; views then bring the matrices into place without a copy, since the matmul takes any
 //! strides. A factor whose classes are interleaved is copied first, and a result that is not `batch, rows, columns`
 //! afterwards.
 
@@ -21,7 +21,7 @@ pub struct Factor {
     pub permute: Option<Vec<usize>>,
 }
 
-/// A contraction that is one matrix product.
+/// A contraction that is one matmul.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BatchedMatmul {
     /// Whether the second operand is the left factor.
@@ -30,11 +30,11 @@ pub struct BatchedMatmul {
     pub left: Factor,
     /// The right factor, `[batch.., summed, columns]`.
     pub right: Factor,
-    /// Shape of the product, `[batch.., rows, columns]`.
+    /// Shape of the matmul, `[batch.., rows, columns]`.
     pub shape: Vec<usize>,
     /// Over how many elements it sums.
     pub summed: usize,
-    /// The product's order of dims, where it is not the result's.
+    /// The matmul's order of dims, where it is not the result's.
     pub copy: Option<Vec<Dim>>,
 }
 
@@ -43,11 +43,11 @@ pub struct BatchedMatmul {
 pub enum Contraction {
     /// The result is empty, or the sum is: all zeros.
     Zero,
-    /// A matrix product.
+    /// A matmul.
     Matmul(Box<BatchedMatmul>),
 }
 
-/// Finds the matrix product that contracts `a` with `b` to `out`.
+/// Finds the matmul that contracts `a` with `b` to `out`.
 pub fn contraction(a: &Local, b: &Local, out: &Local) -> Result<Contraction, String> {
     let has = |l: &Local, d: &Dim| l.dims.contains(d);
     if a.dims.iter().any(|d| !has(b, d) && !has(out, d)) || b.dims.iter().any(|d| !has(a, d) && !has(out, d))
