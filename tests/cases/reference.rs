@@ -7,7 +7,7 @@ use meshwright_diag::codes;
 use meshwright_ops::reference::reference;
 use meshwright_ops::signature::Form;
 use meshwright_ops::{Family, Signature, families};
-use meshwright_train::project::standard::layers;
+use meshwright_train::project::standard_library::layers;
 use std::fmt::Write;
 use std::path::PathBuf;
 

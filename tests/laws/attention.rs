@@ -64,7 +64,8 @@ fn leaf(g: &mut Graph, name: &str, dtype: DType, dims: &[Dim], param: bool) -> I
     g.op(InputOp { input: leaf, ty: Type::new(dtype, dims.to_vec()) }, &[])
 }
 
-/// The equations of several heads in groups that share keys, recognized where `fused`; sizes are examples, queries, keys and width.
+/// The equations of several heads in groups that share keys, recognized where `fused`; sizes are examples, queries, keys and
+/// width.
 pub(crate) fn equations(dtype: DType, sizes: [usize; 4], has: Features, fused: bool) -> Equations {
     let [batch, seq, keys, width] = sizes;
     let mut g = Graph::new(Dims::default());
@@ -267,8 +268,8 @@ pub(crate) fn check_half(
     step
 }
 
-/// In a half type all products have factors of it, which is what GPUs are fast with, and results of `f32`; what is off is what these
-/// factors round.
+/// In a half type all products have factors of it, which is what GPUs are fast with, and results of `f32`; what is off is what
+/// these factors round.
 #[test]
 fn attention_of_half_types_in_plain_operations() {
     let mut devices = Devices::of(meshwright_burn::device());
@@ -291,7 +292,8 @@ fn attention_of_half_types_in_plain_operations() {
     }
 }
 
-/// What a GPU launches for it: one kernel for the parts of a pass, bits that are drawn ahead and kept, tiles that positions decide.
+/// What a GPU launches for it: one kernel for the parts of a pass, bits that are drawn ahead and kept, tiles that positions
+/// decide.
 #[test]
 fn attention_of_half_types_as_a_gpu_launches_it() {
     let split = |dims: &[Dim]| dims[..4].iter().map(|d| way(&[2], vec![to(*d, &[0])])).collect();
@@ -311,8 +313,9 @@ fn attention_of_half_types_as_a_gpu_launches_it() {
     }
 }
 
-/// The kernels of GPUs, over several tiles of queries and keys, in numbers that divide nothing and in whole tiles: of all widths of blocks, with
-/// masks that positions decide and that rows see through, and with draws whose counters eights of keys share and not.
+/// The kernels of GPUs, over several tiles of queries and keys, in numbers that divide nothing and in whole tiles: of all widths
+/// of blocks, with masks that positions decide and that rows see through, and with draws whose counters eights of keys share and
+/// not.
 #[cfg(feature = "cuda")]
 fn on_a_gpu(half: (DType, f64), name: &str, has: Features) {
     if !crate::engines::gpu() {
@@ -397,8 +400,8 @@ on_a_gpu! {
     f16_on_a_gpu: 1;
 }
 
-/// The kernel of a bias's gradient, over several tiles that divide nothing and in whole tiles: for the sum of examples, of heads, and for no
-/// sum.
+/// The kernel of a bias's gradient, over several tiles that divide nothing and in whole tiles: for the sum of examples, of heads,
+/// and for no sum.
 #[cfg(feature = "cuda")]
 #[test]
 fn biases_on_a_gpu() {

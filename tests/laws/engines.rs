@@ -75,8 +75,8 @@ fn every_op_is_the_same_as_a_gpu_launches_it() {
     products_are_not_rounded(Devices::of(meshwright_burn::reference()));
 }
 
-/// Sums of one more than as many ones as the half type can count: the result of a product that is wanted in `f32` is not rounded on the
-/// way. Of several rows, and of one.
+/// Sums of one more than as many ones as the half type can count: the result of a product that is wanted in `f32` is not rounded
+/// on the way. Of several rows, and of one.
 fn products_are_not_rounded(mut devices: Devices) {
     let both = [(DType::BF16, 257), (DType::F16, 2049)];
     for (rows, (half, count)) in [3, 1].into_iter().flat_map(|rows| both.map(|b| (rows, b))) {
@@ -119,8 +119,8 @@ fn products_are_not_rounded_in_plain_operations() {
     products_are_not_rounded(Devices::of(meshwright_burn::device()));
 }
 
-/// Random values of each distribution and type are those of the host, bit by bit: of dims whose elements share counters by four and
-/// of others, whole and split.
+/// Random values of each distribution and type are those of the host, bit by bit: of dims whose elements share counters by four
+/// and of others, whole and split.
 #[cfg(any(feature = "cuda", feature = "cubecl-cpu"))]
 fn random_values_are_those_of_the_host(mut devices: Devices, ways: &dyn Fn(&[Dim]) -> Vec<Way>) {
     use meshwright_ops::Random;

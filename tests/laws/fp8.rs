@@ -74,8 +74,8 @@ fn every_number_is_rounded_alike_on_every_engine() {
     }
 }
 
-/// The scale of a value that is split is that of the whole: its greatest element is on one device alone. Each is a number of the format times
-/// one power of two, at most by half of the last digit off.
+/// The scale of a value that is split is that of the whole: its greatest element is on one device alone. Each is a number of the
+/// format times one power of two, at most by half of the last digit off.
 #[test]
 fn a_value_has_one_scale_on_all_devices() {
     for engine in ENGINES {

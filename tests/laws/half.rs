@@ -59,8 +59,8 @@ fn between(b: &Built, half: DType) -> Between {
     Between { step, bound, outputs, dims: b.dims.clone() }
 }
 
-/// What the numbers of a value may be off by, of the largest magnitude: a few roundings to 8 bits, or to 11. Of a product of many factors
-/// each product of two may be stored.
+/// What the numbers of a value may be off by, of the largest magnitude: a few roundings to 8 bits, or to 11. Of a product of many
+/// factors each product of two may be stored.
 fn tolerance(half: DType, sample: &str) -> f64 {
     let roundings = if sample.contains("many operands") { 8.0 } else { 1.0 };
     roundings * if half == DType::BF16 { 1.0 / 128.0 } else { 1.0 / 1024.0 }

@@ -1,5 +1,5 @@
-//! Lookups and their transpose, which devices with compiled kernels do at once: with few entries, few rows, or entries that are put in the order of rows before,
-//! many of which name the same row.
+//! Lookups and their transpose, which devices with compiled kernels do at once: with few entries, few rows, or entries that are
+//! put in the order of rows before, many of which name the same row.
 
 use crate::devices::{Devices, to};
 #[cfg(feature = "cuda")]
@@ -203,7 +203,8 @@ fn lookups_are_the_same_on_a_gpu() {
     }
 }
 
-/// Bit by bit the sums of a loop over entries, of all rows that are not long: entries of a row stay in their order, in one chunk and in several of each size.
+/// Bit by bit the sums of a loop over entries, of all rows that are not long: entries of a row stay in their order, in one chunk
+/// and in several of each size.
 #[cfg(feature = "cuda")]
 #[test]
 fn entries_of_a_row_are_added_in_their_own_order_on_a_gpu() {

@@ -1,11 +1,12 @@
 //! Loops, differentiated: the gradients of random programs whose loops collect what no iteration changes, or only some do, equal
-//! central differences of the same programs with every iteration written out; in `f64` by oracles, and in every precision on devices.
+//! central differences of the same programs with every iteration written out; in `f64` by oracles, and in every precision on
+//! devices.
 //!
 //! 120 seeds in a normal run, of which a quarter runs on devices; 2,000 with `LONG=1`; `SEED=n` takes one,
 //! `SEED=n..m` those between.
 
 use crate::devices::{Refused, plan};
-use crate::fuzz::{Random, Trace, bound_in, placing, run, run_on};
+use crate::fuzz::{Random, Trace, bound_in, layouts, run, run_on};
 use crate::oracle::{Bound, walk};
 use crate::repeat::program;
 use crate::report;
@@ -152,7 +153,7 @@ fn wrong_in(seed: u64, float: DType, runs: bool) -> Result<(), String> {
     let alone = plan(&step, &Layout::default(), false).map_err(text)?.plan;
     let train = training_step(&r.program).ok_or("no training step")?;
     let trained = plan(&train, &Layout::default(), false).map_err(text)?.plan;
-    let placing::Placing { layout, .. } = placing::random(seed, &r);
+    let layouts::Placing { layout, .. } = layouts::random(seed, &r);
     for step in [&step, &train] {
         if let Err(Refused::Bug(e)) = plan(step, &layout, true) {
             return Err(format!("under a layout: {e}"));

@@ -1,4 +1,5 @@
-//! Positions in zigzag order: every op is the same, or is refused; attention is what its equations say, with masks and draws at true positions.
+//! Positions in zigzag order: every op is the same, or is refused; attention is what its equations say, with masks and draws at
+//! true positions.
 
 use crate::attention::{ALL, Features, HALVES, check, check_half, each, equations};
 use crate::devices::{Devices, free, layout, plan, to};
@@ -71,7 +72,8 @@ fn attention_in_zigzag_order_equals_its_equations() {
     }
 }
 
-/// Rings of a zigzag order are rings: over one axis and over two, with keys that are parameters, and with keys that are made of others.
+/// Rings of a zigzag order are rings: over one axis and over two, with keys that are parameters, and with keys that are made of
+/// others.
 #[test]
 fn no_device_has_all_keys_in_zigzag_order() {
     for projected in [false, true] {
@@ -99,8 +101,8 @@ fn attention_in_zigzag_order_in_plain_operations() {
     }
 }
 
-/// Tiles of so many positions along queries and keys that a device computes in all turns of an attention, forward and backward: those that
-/// positions do not mask.
+/// Tiles of so many positions along queries and keys that a device computes in all turns of an attention, forward and backward:
+/// those that positions do not mask.
 fn computed(plan: &Plan, rank: usize, tile: usize) -> usize {
     let coords = plan.mesh.coords(rank);
     let mut tiles = 0;

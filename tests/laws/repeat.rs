@@ -1,11 +1,11 @@
 //! Loops: random programs with loops, in each other and with recurrences, under random layouts equal the same programs with
 //! every iteration written out.
 //!
-//! 120 seeds in a normal run, 10,000 with `LONG=1`; `SEED=n` runs one and prints it, `SEED=n..m` runs those between. As many again collect what no iteration
-//! changes and what only some do, in `scan` as in `repeat`; `loop_gradients` differentiates them.
+//! 120 seeds in a normal run, 10,000 with `LONG=1`; `SEED=n` runs one and prints it, `SEED=n..m` runs those between. As many
+//! again collect what no iteration changes and what only some do, in `scan` as in `repeat`; `loop_gradients` differentiates them.
 
 use crate::devices::{Refused, plan};
-use crate::fuzz::{Random, count_trials, placing};
+use crate::fuzz::{Random, count_trials, layouts};
 use crate::oracle::Bound;
 use crate::report;
 use crate::rng::{Rng, chosen, seeds};
@@ -52,8 +52,8 @@ fn collecting(seed: u64) -> Random {
     program(seed, true, DType::F64)
 }
 
-/// The same where the first iterations of parameters of loops are frozen, and most other parameters: gradients of loops then end behind
-/// these iterations.
+/// The same where the first iterations of parameters of loops are frozen, and most other parameters: gradients of loops then end
+/// behind these iterations.
 fn frozen(seed: u64) -> Random {
     let mut r = program(seed, seed % 2 == 1, DType::F64);
     let mut rng = Rng::new(seed ^ 0xF20);
@@ -74,22 +74,23 @@ fn frozen(seed: u64) -> Random {
     r
 }
 
-/// The first program from a seed on with a loop whose iterations are stages under the seed's layout. In most programs a loss reads what is in front of
-/// a loop beside what is behind it, which one stage would need of another.
+/// The first program from a seed on with a loop whose iterations are stages under the seed's layout. In most programs a loss
+/// reads what is in front of a loop beside what is behind it, which one stage would need of another.
 fn staged(seed: u64) -> Random {
     let programs = (0..).map(|more| program(seed + 1_000_003 * more, seed % 4 == 3, DType::F64));
     let staged = |r: &Random| {
-        let step = training_step(&r.program).filter(|_| placing::stages_of(&r.program.graph).is_some());
+        let step = training_step(&r.program).filter(|_| layouts::stages_of(&r.program.graph).is_some());
         step.is_some_and(|step| {
-            !matches!(plan(&step, &placing::staged(seed, r).layout, true), Err(Refused::Layout(_)))
+            !matches!(plan(&step, &layouts::staged(seed, r).layout, true), Err(Refused::Layout(_)))
         })
     };
     let found = programs.take(5_000).find(staged);
     found.unwrap_or_else(|| panic!("no program of seed {seed} has a loop whose iterations could be stages"))
 }
 
-/// The first program from a seed on with the shape of a model whose layers are stages, and with a batch that could be taken in parts: what is behind a loop around
-/// all others reads, of what comes before, leaves and what the loop ends with. What the compiler says of stages has no part in it.
+/// The first program from a seed on with the shape of a model whose layers are stages, and with a batch that could be taken in
+/// parts: what is behind a loop around all others reads, of what comes before, leaves and what the loop ends with. What the
+/// compiler says of stages has no part in it.
 fn layered(seed: u64) -> Random {
     let programs = (0..).map(|more| program_of(seed + 1_000_003 * more, [false, true], DType::F64));
     let apart = |r: &Random| {
@@ -97,7 +98,7 @@ fn layered(seed: u64) -> Random {
         let n = r.program.graph.dims.size(batch);
         let layout = Layout { microbatches: Some((n, Span::default())), ..Layout::default() };
         n > 1
-            && placing::stages_of(&r.program.graph).is_some()
+            && layouts::stages_of(&r.program.graph).is_some()
             && step.is_some_and(|step| plan(&step, &layout, true).is_ok())
     };
     let found = programs.take(5_000).find(apart);
@@ -483,7 +484,7 @@ const COUNT: (u64, u64) = (120, 10_000);
 #[test]
 fn loops_equal_their_iterations_written_out() {
     let found: Vec<u64> = FOUND.into_iter().chain([REFUSED_NEXT]).collect();
-    count_trials("programs with loops", seeds(COUNT.0, COUNT.1), &found, (random, placing::random));
+    count_trials("programs with loops", seeds(COUNT.0, COUNT.1), &found, (random, layouts::random));
 }
 
 #[test]
@@ -492,7 +493,7 @@ fn loops_that_collect_equal_their_iterations_written_out() {
         "programs with loops that collect",
         seeds(COUNT.0, COUNT.1),
         &REFUSED,
-        (collecting, placing::random),
+        (collecting, layouts::random),
     );
 }
 
@@ -503,7 +504,7 @@ fn loops_that_are_frozen_in_part_equal_their_iterations_written_out() {
         "programs with loops that are frozen in part",
         seeds.clone(),
         &[REFUSED_NEXT],
-        (frozen, placing::random),
+        (frozen, layouts::random),
     );
     let ends_early = |seed: &u64| {
         training_step(&frozen(*seed).program)
@@ -520,11 +521,12 @@ fn loops_as_stages_equal_their_iterations_written_out() {
         "programs with loops as stages",
         seeds(COUNT.0, COUNT.1),
         &[LATE_SUM],
-        (staged, placing::staged),
+        (staged, layouts::staged),
     );
 }
 
-/// Of programs with the shape of layers few are refused, and those with the codes of loops and batches that cannot be apart; the others equal one device.
+/// Of programs with the shape of layers few are refused, and those with the codes of loops and batches that cannot be apart; the
+/// others equal one device.
 #[test]
 fn layers_are_seldom_refused_as_stages() {
     let (mut all, mut refused, mut wrong) = (0usize, SortedMap::<String, Vec<u64>>::new(), vec![]);
@@ -532,7 +534,7 @@ fn layers_are_seldom_refused_as_stages() {
         all += 1;
         let r = layered(seed);
         let Some(step) = training_step(&r.program) else { continue };
-        match plan(&step, &placing::staged(seed, &r).layout, true) {
+        match plan(&step, &layouts::staged(seed, &r).layout, true) {
             Ok(_) => {}
             Err(Refused::Layout(codes)) => {
                 if codes.iter().any(|c| !["E0313", "E0315"].contains(&c.as_str())) {
@@ -547,5 +549,5 @@ fn layers_are_seldom_refused_as_stages() {
     report(&format!("programs of layers: {all}, of which are refused {refused:?}"));
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     assert!(chosen() || count * 10 < all, "{count} of {all} are refused: {refused:?}");
-    count_trials("layers as stages", seeds(COUNT.0 / 3, COUNT.1 / 3), &[], (layered, placing::staged));
+    count_trials("layers as stages", seeds(COUNT.0 / 3, COUNT.1 / 3), &[], (layered, layouts::staged));
 }

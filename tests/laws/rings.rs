@@ -1,5 +1,5 @@
-//! Attention whose keys go around the devices, against its equations: with uneven and empty shards, rows in which all keys are masked, and
-//! shards in which they are; the same draws at the same positions; and no buffer that has all keys.
+//! Attention whose keys go around the devices, against its equations: with uneven and empty shards, rows in which all keys are
+//! masked, and shards in which they are; the same draws at the same positions; and no buffer that has all keys.
 
 use crate::attention::{ALL, Features, HALVES, check, check_half, each, equations};
 use crate::devices::{Devices, free, layout, plan, to};
@@ -215,8 +215,8 @@ fn rotations_go_on_while_attention_computes() {
     let meanwhile = rotations.map(|(i, _)| {
         plan.steps[i..plan.end_of(i)].iter().filter(|s| matches!(s.prim, Prim::Attention { .. })).count()
     });
-    // Of 3 rotations of keys and values each way; backward the first has nothing before it, and what flows back to the last shard but one is
-    // needed at once.
+    // Of 3 rotations of keys and values each way; backward the first has nothing before it, and what flows back to the last shard
+    // but one is needed at once.
     let counts: Vec<usize> = meanwhile.collect();
     assert_eq!(counts.len(), 6 + 6 + 6, "{counts:?}");
     assert!(counts.iter().filter(|n| **n > 0).count() >= 16, "{counts:?}");

@@ -1,5 +1,5 @@
-//! Steps along rows, which devices with compiled kernels fuse: norms with what is before and after them, forward and backward, softmax, and
-//! cross-entropy with its gradient; of rows that a plane has, a cube, or no cube can keep.
+//! Steps along rows, which devices with compiled kernels fuse: norms with what is before and after them, forward and backward,
+//! softmax, and cross-entropy with its gradient; of rows that a plane has, a cube, or no cube can keep.
 
 use crate::devices::{Devices, to};
 use crate::equations::Equations;
@@ -193,6 +193,7 @@ fn steps_along_rows_are_the_same_on_a_gpu() {
         are_the_same(Devices::of(meshwright_cuda::gpu(0)), "along rows, GPU", several);
     });
     let launches = launches("AlongRows");
-    // Of each case the norm, its gradient, or cross-entropy with its gradient, and softmaxes; split too where there are several GPUs.
+    // Of each case the norm, its gradient, or cross-entropy with its gradient, and softmaxes; split too where there are several
+    // GPUs.
     assert!(launches >= if several { 2 * 28 } else { 28 }, "{launches}");
 }

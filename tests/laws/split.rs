@@ -237,8 +237,8 @@ pub(crate) fn planned(step: &StepGraph, w: &Way) -> Result<Plan, String> {
     }
 }
 
-/// Checks a subject with a dim in zigzag order over two devices, split and whole. Gives whether it can be in this order; `None` where the sample
-/// has no dim of the size that takes.
+/// Checks a subject with a dim in zigzag order over two devices, split and whole. Gives whether it can be in this order; `None`
+/// where the sample has no dim of the size that takes.
 pub(crate) fn law_of_order(
     subject: &Subject,
     dim: &str,

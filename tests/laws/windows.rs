@@ -1,5 +1,5 @@
-//! Windows, which devices with compiled kernels never store: convolutions with both gradients, and pools with their transposes, in sizes that take
-//! several tiles, chunks of what is summed, and vectors of every width.
+//! Windows, which devices with compiled kernels never store: convolutions with both gradients, and pools with their transposes,
+//! in sizes that take several tiles, chunks of what is summed, and vectors of every width.
 
 use crate::devices::{Devices, to};
 use crate::equations::Equations;

@@ -3,12 +3,12 @@
 //! **Invariant:** pure. No I/O, no clock, no environment, no hash order: the same texts give a byte-identical Plan.
 
 pub mod compile;
-mod declared;
+mod declarations;
 pub mod explain;
 pub mod layout;
 pub mod lowering;
 mod model_flops;
-mod named;
+mod named_values;
 pub mod names;
 pub mod partition;
 pub mod passes;

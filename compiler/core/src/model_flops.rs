@@ -6,9 +6,10 @@ use meshwright_ops::Id;
 use meshwright_plan::Phase;
 
 /// Floating-point operations of a step's forward and backward pass on all devices together: those of matrix products,
-/// convolutions and attention, two for each multiplication and addition, attention to all keys whether hidden or not. Indexing is not counted, as
-/// where tokens go to experts. What the optimizer does is not counted, nor what is computed again; so neither a layout nor its `recompute` and `microbatches` change
-/// it. It is the numerator of model FLOPs utilization (Chowdhery et al. 2022, appendix B).
+/// convolutions and attention, two for each multiplication and addition, attention to all keys whether hidden or not. Indexing is
+/// not counted, as where tokens go to experts. What the optimizer does is not counted, nor what is computed again; so neither a
+/// layout nor its `recompute` and `microbatches` change it. It is the numerator of model FLOPs utilization (Chowdhery et al.
+/// 2022, appendix B).
 pub fn model_flops(step: &StepGraph) -> u64 {
     model_flops_wide(step) as u64
 }

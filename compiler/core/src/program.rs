@@ -9,7 +9,7 @@ use meshwright_sorted::{SortedMap, SortedSet};
 use meshwright_syntax::ast::{Expr, Name};
 use std::sync::Arc;
 
-pub use crate::declared::{LossDecl, ParamDecl, StateDecl, Turn};
+pub use crate::declarations::{LossDecl, ParamDecl, StateDecl, Turn};
 
 /// Settings of the command line.
 #[derive(Clone, Debug, Default)]

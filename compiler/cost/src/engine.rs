@@ -17,7 +17,8 @@ pub enum EngineKind {
     Foreign(Box<EngineFacts>),
 }
 
-/// Facts about another system, as its authors document them. None is fitted. Those that [`EngineFacts::unread`] names describe a run for readers.
+/// Facts about another system, as its authors document them. None is fitted. The facts that [`EngineFacts::unread`] names
+/// describe a run for readers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct EngineFacts {
@@ -34,7 +35,8 @@ pub struct EngineFacts {
     pub recompute_attention: bool,
     /// Where a layer is computed again, all of it is, its last product included.
     pub recompute_all: bool,
-    /// Every so many products of a layer are computed again in the backward pass, with all that streams memory; 0 where layouts say what is.
+    /// One in this number of matmuls of a layer is computed again in the backward pass, with all that streams memory; 0 where
+    /// layouts say what is.
     pub recompute_every: usize,
     /// Dtype of products in layers: `bf16`, `fp8`.
     pub dtype: String,
@@ -42,15 +44,16 @@ pub struct EngineFacts {
     pub grad_bytes: f64,
     /// Bytes of a parameter on the wire and in memory.
     pub param_bytes: f64,
-    /// Parameters in `f32` are kept beside.
+    /// Parameters are also kept in `f32`.
     pub master: bool,
-    /// Collectives within layers: `none` wait, `wgrad` run beside the gradient of a weight, `pipe` are cut into pieces with the product beside them.
+    /// Collectives within layers: `none` wait, `wgrad` run during the matmul for the gradient of a weight, `pipe` are cut into
+    /// pieces with the matmul that runs at the same time.
     pub tp_overlap: String,
-    /// Collectives of gradients and parameters run beside layers.
+    /// Collectives of gradients and parameters run during layers.
     pub dp_overlap: bool,
-    /// Keys and values pass from device to device beside attention, in place of a gather of all.
+    /// Keys and values pass from device to device during attention, instead of a gather of all.
     pub ring: bool,
-    /// Transfers of a pipeline run beside layers.
+    /// Transfers of a pipeline run during layers.
     pub p2p_overlap: bool,
     /// Collectives are reduced in the switches of a node.
     pub nvls: bool,
@@ -59,7 +62,7 @@ pub struct EngineFacts {
     pub regather: Option<bool>,
     /// Bytes that stream for each logit: `fused`, `torch`, `vocab`.
     pub loss: String,
-    /// Bytes that stream for each gathered parameter, beside the collective.
+    /// Bytes that stream for each gathered parameter, besides the collective.
     pub copies: f64,
     /// Parameters that are gathered stay until the backward pass.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -167,7 +170,7 @@ impl EngineKind {
 mod tests {
     use super::*;
     use crate::machine::Calibration;
-    use crate::shipped::find;
+    use crate::shipped_machines::find;
 
     #[test]
     fn a_machine_has_the_engine_that_was_measured() {

@@ -49,7 +49,7 @@ pub struct Estimate {
     pub error: f64,
     /// What `seconds` is spent on.
     pub breakdown: Breakdown,
-    /// Seconds of collectives beside which kernels run, by axes.
+    /// Seconds of collectives during which kernels run, by axes.
     pub hidden: SortedMap<String, f64>,
     /// Memory of the fullest device.
     pub memory: Memory,
@@ -90,7 +90,7 @@ pub struct Breakdown {
     pub launch: f64,
     /// Waiting for collectives, by axes.
     pub exposed: SortedMap<String, f64>,
-    /// What kernels lose beside collectives.
+    /// Seconds that kernels lose to collectives that run at the same time.
     pub contention: f64,
     /// Stages of a pipeline that wait for others.
     pub bubble: f64,
@@ -128,7 +128,7 @@ impl Breakdown {
 /// Bytes of the fullest device.
 #[derive(Clone, Debug, Serialize)]
 pub struct Memory {
-    /// Greatest sum of the buffers of the Plan that are alive at once, without those that no kernel stores.
+    /// Greatest sum of the buffers of the Plan that are alive at once, without buffers that no kernel stores.
     pub peak_bytes: u64,
     /// The same with what a device reserves.
     pub device_bytes: u64,
@@ -181,7 +181,7 @@ pub struct CollectiveEstimate {
     pub step: usize,
 }
 
-/// Why there is no estimate.
+/// The reason for a missing estimate.
 #[derive(Debug, thiserror::Error)]
 pub enum EstimateError {
     /// A device plan cannot be compiled.
@@ -225,8 +225,8 @@ pub fn estimate_of(
     Ok((estimate, Arc::unwrap_or_clone(device.run)))
 }
 
-/// [`estimate`] for each of some pipelines. A Plan with stages has their number of them, and the passes of their schedules: what differs is the
-/// order of passes, and how many stages a device has. Of a Plan without stages they are projected.
+/// [`estimate`] for each of some pipelines. A Plan with stages has their number of them, and the passes of their schedules: what
+/// differs is the order of passes, and how many stages a device has. Of a Plan without stages they are projected.
 ///
 /// # Errors
 /// Those of [`estimate`].
@@ -371,8 +371,8 @@ fn work(
     Ok((device, run))
 }
 
-/// Relative time of a step in which all wait for the slowest device: a part for each doubling of the replicas beyond a node, and a device that
-/// is slow.
+/// Relative time of a step in which all wait for the slowest device: a part for each doubling of the replicas beyond a node, and
+/// a device that is slow.
 fn stragglers(plan: &Plan, asked: &EstimateQuestion<'_>) -> f64 {
     let d = &asked.machine.device;
     let node = asked.machine.tier.first().map_or(1, |t| t.size.max(1)) as f64;
@@ -424,7 +424,8 @@ fn breakdown(plan: &Plan, spent: &Spent, bubble: f64, straggler: f64) -> Breakdo
     }
 }
 
-/// Relative error of the time of a family of work. Nothing has measured the collectives of another engine than the one that was calibrated.
+/// Relative error of the time of a family of work. Nothing has measured the collectives of another engine than the one that was
+/// calibrated.
 pub fn family_error(machine: &Machine, engine: &EngineKind, family: &str) -> f64 {
     let Some(calibration) = &machine.calibration else { return UNCALIBRATED };
     let other = calibration.engine.as_deref().is_some_and(|measured| measured != engine.name());

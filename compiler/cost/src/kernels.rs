@@ -1,6 +1,6 @@
 //! The work of a Plan on one device, from the launches of its device plan.
 
-use crate::visible::{balanced, visible};
+use crate::visible_scores::{balanced, visible};
 use crate::work::{
     DeviceWork, KernelPurpose, KernelWork, Loop, Matmul, ScalarFamily, Scores, Transfer, WorkItem,
 };
@@ -192,12 +192,12 @@ fn add(work: &mut KernelWork, plan: &Plan, step: &Step, folds: bool) {
 
 /// Bytes of a row of channels in a convolution of the host, whose last row is filled up (`runtime/cpu/src/kernels/convolve`).
 const CHANNEL_ROW: usize = 64;
-/// Most positions of a tile there, and how many more a tile takes the time of: with few, sums wait for those before them. Measured with 7 and 14 positions
-/// on vectors of 64 bytes.
+/// Most positions of a tile there, and how many more a tile takes the time of: with few, sums wait for those before them.
+/// Measured with 7 and 14 positions on vectors of 64 bytes.
 const TILE: (usize, f64) = (16, 3.0);
 
-/// By how much a convolution of the host takes longer than whole rows of channels in whole tiles would: of few channels it computes as much as of a
-/// whole row of them. 1 for other steps.
+/// By how much a convolution of the host takes longer than whole rows of channels in whole tiles would: of few channels it
+/// computes as much as of a whole row of them. 1 for other steps.
 fn host_convolution(plan: &Plan, step: &Step) -> f64 {
     let Prim::Convolve { windows, computes } = &step.prim else { return 1.0 };
     let Ok(([a, b], [out])) = step.operands::<2, 1>() else { return 1.0 };
@@ -292,8 +292,8 @@ fn scores(plan: &Plan, step: &Step, spec: &AttentionSpec, parts: &[AttentionPart
     })
 }
 
-/// Functions of the weights of a softmax that is computed as keys come: the greatest score, what a score is below it, their sum, what is rounded
-/// for the next product. Those of a gradient: what a weight is below the row's mean, times the weight, rounded.
+/// Functions of the weights of a softmax that is computed as keys come: the greatest score, what a score is below it, their sum,
+/// what is rounded for the next product. Those of a gradient: what a weight is below the row's mean, times the weight, rounded.
 const SOFTMAX: f64 = 4.0;
 
 /// Functions for each score in a kernel.

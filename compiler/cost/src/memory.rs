@@ -24,8 +24,8 @@ pub enum Fits {
 }
 
 impl Fits {
-    /// Whether a Plan with this peak fits. What a device reserves makes it tight, but only the memory itself is a limit: what others run
-    /// at its edge is not refused.
+    /// Whether a Plan with this peak fits. What a device reserves makes it tight, but only the memory itself is a limit: what
+    /// others run at its edge is not refused.
     pub fn of(peak: u64, machine: &Machine) -> Fits {
         let (memory, usable) = (machine.device.memory as u64, machine.usable());
         match peak {
@@ -59,7 +59,7 @@ mod tests {
 
     #[test]
     fn only_more_than_the_memory_does_not_fit() {
-        let machine = Machine::read(crate::shipped::find("dgx-h100").unwrap()).unwrap();
+        let machine = Machine::read(crate::shipped_machines::find("dgx-h100").unwrap()).unwrap();
         let fits = |bytes: u64| Fits::of(bytes, &machine);
         assert_eq!((fits(0), fits(65_600_000_000)), (Fits::Yes, Fits::Yes));
         assert_eq!(fits(65_600_000_001), Fits::Tight { free: 19_399_999_999 });

@@ -18,8 +18,8 @@ pub struct Pipe {
 }
 
 impl Pipe {
-    /// Layers of each virtual stage, in order: equal numbers; what is left goes to stages in the middle. With `ends` the first and the last have one
-    /// less.
+    /// Layers of each virtual stage, in order: equal numbers; what is left goes to stages in the middle. With `ends` the first
+    /// and the last have one less.
     ///
     /// # Errors
     /// Where there are more stages than layers.
@@ -46,7 +46,8 @@ impl Pipe {
         std::iter::once("pipe".to_string()).chain(all).find(|n| !others.contains(n)).unwrap_or_default()
     }
 
-    /// What a layout says of it beside the rule for its loop and its microbatches, where it is not what a layout means without saying it.
+    /// What a layout says of it beside the rule for its loop and its microbatches, where it is not what a layout means without
+    /// saying it.
     pub fn lines(&self, layers: usize) -> Vec<String> {
         let mut lines = vec![];
         if self.schedule != PipelineSchedule::OneForwardOneBackward {

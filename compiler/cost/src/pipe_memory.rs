@@ -9,7 +9,8 @@ use meshwright_sorted::SortedMap;
 
 /// Bytes of a gradient where an engine says nothing else.
 pub(crate) const GRADIENT: f64 = 4.0;
-/// Buffers of the largest activation outside of the loop that are alive at once: logits, their gradient, and what the loss keeps of them.
+/// Buffers of the largest activation outside of the loop that are alive at once: logits, their gradient, and what the loss keeps
+/// of them.
 const AT_ONCE: f64 = 3.0;
 
 /// Microbatches whose residuals a stage of the first device keeps, in layers (Narayanan et al. 2021, section 2.2).
@@ -35,7 +36,8 @@ pub(crate) fn held(plan: &Plan, facts: Option<&EngineFacts>, pipe: &Pipe, stage:
     };
     let states = sum(ProgramInputKind::OptimizerState, &bytes);
     let (parameters, gradient) = match facts {
-        // Copies in the half type are whole where the masters are split as the states of the optimizer are, of which there are two.
+        // Copies in the half type are whole where the masters are split as the states of the optimizer are, of which there are
+        // two.
         Some(f) if f.master => {
             (sum(ProgramInputKind::Param, &elements) * f.param_bytes + states / 2.0, f.grad_bytes)
         }

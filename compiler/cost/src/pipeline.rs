@@ -24,8 +24,8 @@ pub struct Played {
     pub busy: Vec<f64>,
 }
 
-/// Plays lists of passes. `stages` has the times of stage `c p + r` for chunk `c` of rank `r` among `p`; `hop` is the time of a transfer to
-/// the next stage. If it is `blocking`, the sender stands still for it, else it runs beside the next pass.
+/// Plays lists of passes. `stages` has the times of stage `c p + r` for chunk `c` of rank `r` among `p`; `hop` is the time of a
+/// transfer to the next stage. If it is `blocking`, the sender stands still for it, else it runs beside the next pass.
 ///
 /// # Errors
 /// Where the lists wait for each other, or name stages that there are not.

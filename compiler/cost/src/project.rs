@@ -1,8 +1,9 @@
 //! A pipeline projected from a Plan without one.
 //!
-//! The loop over parts of the batch has what leads to the loop over layers, that loop, what follows up to the loss, the loop of the backward pass, and
-//! what follows. So the stages of a pipeline are known: `layers` turns of each loop, with what comes first on the first stage and what comes last
-//! on the last. One Plan serves all numbers of stages, chunks and schedules. The axis of the pipeline is the outermost.
+//! The loop over parts of the batch has what leads to the loop over layers, that loop, what follows up to the loss, the loop of
+//! the backward pass, and what follows. So the stages of a pipeline are known: `layers` turns of each loop, with what comes first
+//! on the first stage and what comes last on the last. One Plan serves all numbers of stages, chunks and schedules. The axis of
+//! the pipeline is the outermost.
 
 use crate::engine::{EngineFacts, EngineKind};
 use crate::pipe::{Pipe, PipeEstimate, StageBytes, StageShare};
@@ -151,7 +152,7 @@ impl<'a> Projection<'a> {
     }
 }
 
-/// Costs of a part of the batch beside its loops of layers, forward and backward.
+/// Costs of a part of the batch besides its loops of layers, forward and backward.
 #[derive(Default)]
 struct StageEnds {
     /// On the first stage.
@@ -240,7 +241,8 @@ fn has_products(item: &WorkItem) -> bool {
     }
 }
 
-/// The phase of an item; of a loop that of its last products, since a backward pass may compute products of the forward pass again.
+/// The phase of an item; of a loop that of its last products, since a backward pass may compute products of the forward pass
+/// again.
 fn phase_of(item: &WorkItem) -> Option<Phase> {
     match item {
         WorkItem::Work(w) => Some(w.phase),
@@ -380,7 +382,7 @@ fn outside(
     }
     let mut all = spent(&DeviceWork { body }, rates);
     let wired = spent(&DeviceWork { body: wire.into_iter().map(WorkItem::Start).collect() }, rates);
-    // What an engine reduces beside a backward pass is hidden, but for one bucket, of which there is one for each layer.
+    // Reductions during a backward pass are hidden, but for one bucket. Each layer has a bucket.
     let hidden = if facts.is_some_and(|f| f.dp_overlap) { window } else { 0.0 };
     let whole = wired.seconds();
     let shown = (whole / share.layers.max(1) as f64).max(whole - hidden);

@@ -6,9 +6,9 @@ use crate::work::Matmul;
 /// Least elements of the summed dim that a unit takes where a sum is split among units.
 const LEAST_SPLIT: f64 = 512.0;
 
-/// The part of the best rate in 0..=1 that a product reaches on `units`: whole tiles, whole waves, filling of pipelines. A pipeline is filled for
-/// each tile, or, where a unit reads ahead, once for all tiles that it computes one after the other. The tile and the split of the sum that reach most
-/// count, as libraries choose them.
+/// The part of the best rate in 0..=1 that a product reaches on `units`: whole tiles, whole waves, filling of pipelines. A
+/// pipeline is filled for each tile, or, where a unit reads ahead, once for all tiles that it computes one after the other. The
+/// tile and the split of the sum that reach most count, as libraries choose them.
 pub fn efficiency(of: &Matmul, shape: &MatmulShape, units: f64) -> f64 {
     let mut best: f64 = 0.0;
     for (rows, columns, rate) in &shape.tiles {

@@ -1,4 +1,5 @@
-//! The time of a Plan whose layers are stages of a pipeline: the launches of a device of each stage, played in the order of the schedule.
+//! The time of a Plan whose layers are stages of a pipeline: the launches of a device of each stage, played in the order of the
+//! schedule.
 
 use crate::kernels::work_of;
 use crate::pipe::PipeEstimate;
@@ -39,7 +40,8 @@ struct StageSpent {
 }
 
 impl<'p> StagesWork<'p> {
-    /// Of a Plan with a device plan of the first stage; none where layers are no stages. Stages with as many layers are compiled once.
+    /// Of a Plan with a device plan of the first stage; none where layers are no stages. Stages with as many layers are compiled
+    /// once.
     ///
     /// # Errors
     /// Where a device plan cannot be compiled.
@@ -61,8 +63,8 @@ impl<'p> StagesWork<'p> {
         Ok(Some(StagesWork { plan, passes, of_stage, works }))
     }
 
-    /// The same of the [Plan of other chunks](Plan::in_chunks), without a compilation: chunks run the launches of their device, with their own
-    /// iterations of the loops over stages.
+    /// The same of the [Plan of other chunks](Plan::in_chunks), without a compilation: chunks run the launches of their device,
+    /// with their own iterations of the loops over stages.
     pub(crate) fn in_chunks<'q>(&self, plan: &'q Plan) -> Option<StagesWork<'q>> {
         let passes = plan.pipeline_passes()?;
         let mut known: SortedMap<Vec<usize>, usize> = SortedMap::new();
@@ -206,8 +208,8 @@ impl StageWork {
     }
 }
 
-/// What a device with several stages does for one of its chunks, given what one with a single stage does. What is in front of the layers
-/// belongs to the first chunk, what is behind them to the last.
+/// What a device with several stages does for one of its chunks, given what one with a single stage does. What is in front of the
+/// layers belongs to the first chunk, what is behind them to the last.
 fn of_chunk(plan: &Plan, pipeline: &Pipeline, at: (usize, usize), item: &WorkItem) -> WorkItem {
     let WorkItem::Loop(of) = item else { return item.clone() };
     let body = of.body.iter().map(|(item, lag)| (of_chunk(plan, pipeline, at, item), *lag)).collect();

@@ -107,8 +107,8 @@ impl DeviceRates {
         ScalarFamily::ALL.into_iter().map(each).sum()
     }
 
-    /// Seconds of a matrix product: the slowest of issuing and of power, whatever the shape. Of a few rows on a CPU a kernel of their own reads the
-    /// other factor once: a product and a sum of each of its elements.
+    /// Seconds of a matrix product: the slowest of issuing and of power, whatever the shape. Of a few rows on a CPU a kernel of
+    /// their own reads the other factor once: a product and a sum of each of its elements.
     pub fn product(&self, p: &Matmul) -> f64 {
         let d = &self.device;
         let thin = |rows: u64, others: u64| rows <= MOST_ROWS as u64 && p.k * others >= LEAST_MATRIX as u64;
@@ -150,8 +150,8 @@ impl DeviceRates {
         (multiplied + pairs * self.functions(&s.functions)) / d.attention_sustained / self.share
     }
 
-    /// Seconds of an attention: by the rates of the first kernel that the machine has. Where nobody has measured this project's own on a GPU, what
-    /// it computes is priced: products at the rate of all products, and then the functions of each score.
+    /// Seconds of an attention: by the rates of the first kernel that the machine has. Where nobody has measured this project's
+    /// own on a GPU, what it computes is priced: products at the rate of all products, and then the functions of each score.
     fn scores(&self, s: &Scores) -> f64 {
         let d = &self.device;
         let own = self.attention.first().filter(|name| *name == OWN_ATTENTION);

@@ -1,7 +1,8 @@
 //! A step on two streams, as on a GPU: one computes, one communicates, both in the Plan's order.
 //!
-//! A collective that is async starts when its operands are made and the stream of communication is free; its wait blocks what computes until it has
-//! ended. What computes beside a collective is slowed by the units that the collective takes (contention).
+//! A collective that is async starts when its operands are made and the stream of communication is free; its wait blocks what
+//! computes until it has ended. Kernels that run during a collective are slowed by the units that the collective takes
+//! (contention).
 
 use crate::step::Seconds;
 use crate::work::{DeviceWork, KernelWork, Loop, Transfer, WorkItem};
@@ -15,7 +16,7 @@ pub trait Prices {
     fn work(&self, work: &KernelWork) -> Seconds;
     /// Seconds of a collective, and the part of the device's units that it takes.
     fn transfer(&self, transfer: &Transfer) -> (f64, f64);
-    /// True if collectives run beside kernels.
+    /// True if collectives and kernels run at the same time.
     fn two_streams(&self) -> bool;
     /// True if collectives over other axes have a stream of their own.
     fn stream_for_axes(&self) -> bool {
@@ -32,11 +33,11 @@ pub struct Spent {
     pub update: f64,
     /// From one kernel to the next.
     pub launch: f64,
-    /// What kernels lose beside collectives.
+    /// Seconds that kernels lose to collectives that run at the same time.
     pub contention: f64,
     /// What computes waits for collectives over these axes.
     pub exposed: SortedMap<Vec<Axis>, f64>,
-    /// Seconds of collectives over these axes beside which kernels run. Not part of the step.
+    /// Seconds of collectives over these axes during which kernels run. Not part of the step.
     pub hidden: SortedMap<Vec<Axis>, f64>,
     /// By step of the Plan, how often its collective ran, its seconds, and those of them that were waited for.
     pub collectives: SortedMap<usize, (f64, f64, f64)>,

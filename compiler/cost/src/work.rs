@@ -165,7 +165,7 @@ pub struct Scores {
     pub balanced: f64,
     /// Products of a matrix of scores, each `2 queries keys width` operations, where one kernel computes them.
     pub products: f64,
-    /// Kernels, each of which computes the scores.
+    /// Number of kernels that compute the scores.
     pub kernels: f64,
     /// Functions for each score, over all kernels, by [`ScalarFamily::position`].
     pub functions: [f64; ScalarFamily::ALL.len()],
@@ -219,7 +219,7 @@ impl ScalarFamily {
 }
 
 impl Scores {
-    /// Computed by so many kernels.
+    /// The same work, computed by this number of kernels.
     pub fn in_kernels(&mut self, kernels: f64) {
         self.kernels = kernels;
         self.functions.iter_mut().for_each(|f| *f *= kernels);
@@ -241,6 +241,6 @@ pub struct Transfer {
     pub phase: Phase,
     /// Id of an async collective.
     pub flight: Option<u32>,
-    /// The part of its time that the product beside it hides, where an engine cuts both into pieces.
+    /// The part of its time that a matmul hides, if an engine cuts both into pieces.
     pub pieces: Option<f64>,
 }

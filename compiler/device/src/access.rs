@@ -2,9 +2,10 @@
 
 use crate::error::KernelError;
 use meshwright_plan::DType;
+use serde::{Deserialize, Serialize};
 
 /// Walk of an iteration through an operand: element `offset + sum(index[d] * strides[d])`, in elements.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Access {
     /// Type of the elements.
     pub dtype: DType,

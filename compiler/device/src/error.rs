@@ -1,6 +1,7 @@
 //! Errors of a Plan or of a kernel on one device.
 
 use meshwright_plan::{Arity, DType};
+use serde::{Deserialize, Serialize};
 
 /// A kernel that cannot be prepared, or was run with other operands than it was prepared for.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -46,7 +47,7 @@ pub enum KernelError {
 }
 
 /// The reason why a target has no kernel for an attention, which is then computed by plain operations (ADR 40).
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 pub enum NoAttentionKernel {
     /// The target does not multiply half types on tensor cores.
     #[error("the device has no tensor cores for half types")]

@@ -12,10 +12,11 @@ use burn_ir::{GraphIr, OperationIr, TensorId, TensorIr};
 use meshwright_plan::actions::Action;
 use meshwright_plan::{BufId, DType, Dim, Group, IdVec, Pipeline, Plan};
 use meshwright_sorted::{SortedMap, SortedSet};
+use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
 /// The launches of a Plan on one device, in order, with the offsets of their results.
-#[derive(Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct DevicePlan {
     /// The target.
     pub target: Target,
@@ -45,7 +46,7 @@ pub struct DevicePlan {
 }
 
 /// One launch: a kernel, a graph of Burn, a collective, a wait or a loop.
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Launch {
     /// Kind of the launch.
     pub kind: LaunchKind,
@@ -62,7 +63,7 @@ pub struct Launch {
 }
 
 /// Kind of a launch.
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum LaunchKind {
     /// A kernel.
     Kernel(Kernel),
@@ -84,7 +85,7 @@ pub enum LaunchKind {
 }
 
 /// A graph of consecutive operations of Burn.
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct BurnGraph {
     /// The operations.
     pub graph: GraphIr,
@@ -101,7 +102,7 @@ impl BurnGraph {
 }
 
 /// A loop over a dim.
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LoopLaunch {
     /// The dim whose positions are iterated.
     pub dim: Dim,
@@ -129,7 +130,7 @@ pub struct LoopLaunch {
 }
 
 /// A collective with its packing.
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CollectiveLaunch {
     /// Kind, group and shards.
     pub prepared: Prepared,
@@ -146,7 +147,7 @@ pub struct CollectiveLaunch {
 }
 
 /// An end of a link, over which a stage of a pipeline sends to the one behind.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LinkEnd {
     /// It sends, and does not wait for the receiver.
     Send,
@@ -210,7 +211,7 @@ impl Launch {
 
 impl LaunchKind {
     /// Name in texts.
-    pub fn name(&self) -> &'static str {
+    pub fn name(&self) -> &str {
         match self {
             LaunchKind::Kernel(kernel) => kernel.name(),
             LaunchKind::Burn(_) => "burn",

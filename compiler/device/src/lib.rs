@@ -14,6 +14,7 @@ pub mod collective;
 pub mod copies;
 pub mod costs;
 pub mod decisions;
+mod encoding;
 pub mod error;
 pub mod iteration;
 pub mod kernels;
@@ -29,6 +30,7 @@ pub mod turns;
 pub mod verify;
 pub mod view;
 
+pub use encoding::BadEncoding;
 pub use error::{CompileError, KernelError, LoweringError};
 pub use launch::DevicePlan;
 pub use lowering::compile::{compile, compile_launches};

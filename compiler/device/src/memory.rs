@@ -26,7 +26,8 @@ impl DevicePlan {
         }
     }
 
-    /// Bytes that are taken during a whole run: the arena, inputs of the program, and outputs, which outlive it. 0 without an arena.
+    /// Bytes that are taken during a whole run: the arena, inputs of the program, and outputs, which outlive it. 0 without an
+    /// arena.
     fn reserved(&self, plan: &Plan, on: &DeviceBlocks<'_>) -> u64 {
         if self.arena.bytes == 0 {
             return 0;

@@ -6,9 +6,10 @@ use burn_backend::{DType as BurnType, Shape};
 use burn_ir::{TensorId, TensorIr, TensorStatus};
 use meshwright_plan::{ArenaId, BufId, Dim, Plan};
 use meshwright_sorted::SortedMap;
+use serde::{Deserialize, Serialize};
 
 /// A launch of a device plan, by number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct LaunchId(pub u32);
 
 impl ArenaId for LaunchId {
@@ -22,7 +23,7 @@ impl ArenaId for LaunchId {
 }
 
 /// A constant table of integers. A device plan lists its tables, and the device uploads each once.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Table {
     /// Extents.
     pub shape: Vec<usize>,
@@ -31,7 +32,7 @@ pub struct Table {
 }
 
 /// Storage of a tensor between operations.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum TensorSlot {
     /// A buffer of the Plan; of pairs in two parts the values.
     Buffer(BufId),
@@ -48,7 +49,8 @@ pub enum TensorSlot {
 }
 
 /// The slots of a device plan. The id of a tensor is the index of its slot; each slot is in the table once.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "Vec<TensorSlot>", try_from = "Vec<TensorSlot>")]
 pub struct Slots {
     all: Vec<TensorSlot>,
     ids: SortedMap<TensorSlot, TensorId>,
@@ -121,6 +123,28 @@ impl Slots {
     }
 }
 
+impl From<Slots> for Vec<TensorSlot> {
+    fn from(slots: Slots) -> Self {
+        slots.all
+    }
+}
+
+impl TryFrom<Vec<TensorSlot>> for Slots {
+    type Error = String;
+
+    /// # Errors
+    /// If a slot is listed twice: it would have two ids.
+    fn try_from(all: Vec<TensorSlot>) -> Result<Slots, String> {
+        let mut slots = Slots::default();
+        for (at, slot) in all.into_iter().enumerate() {
+            if slots.insert(slot).value() != at as u64 {
+                return Err(format!("slot `{slot}` is listed twice"));
+            }
+        }
+        Ok(slots)
+    }
+}
+
 /// Buffers by number, the rest with a letter: `b7`, `i7` (indices), `k0` (constants), `t12`, `d3[0]` (bits that step 3 draws).
 impl std::fmt::Display for TensorSlot {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -136,7 +160,7 @@ impl std::fmt::Display for TensorSlot {
 }
 
 /// A value that loops leave to others, position by position.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Residual {
     /// The loops, outermost first.
     pub over: Vec<StoredPositions>,
@@ -145,7 +169,7 @@ pub struct Residual {
 }
 
 /// The stored positions of a loop, counted from the first one that the device has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredPositions {
     /// Dim of the loop.
     pub dim: Dim,

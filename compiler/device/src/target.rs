@@ -1,16 +1,17 @@
 //! Targets: kinds of devices as values.
 
 use burn_backend::{BoolStore, DType as BurnType};
+use serde::{Deserialize, Serialize};
 
 /// A kind of device with the kernels and libraries that a device plan may use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Target {
     /// Kind of the device.
     pub kind: TargetKind,
     /// Burn's dtype of truth values within a step.
     pub boolean: BurnType,
-    /// Kernels work on the memory of the host. They accept empty tensors, and pairs of value and index as one tensor. Storage returns to
-    /// the device's pool, so the last read by an operation of Burn is followed by a drop.
+    /// Kernels work on the memory of the host. They accept empty tensors, and pairs of value and index as one tensor. Storage
+    /// returns to the device's pool, so the last read by an operation of Burn is followed by a drop.
     pub host_kernels: bool,
     /// All matmuls are kernels of the target; Burn's matmul is not used.
     pub own_matmul: bool,
@@ -29,7 +30,7 @@ pub struct Target {
 }
 
 /// Kind of a device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum TargetKind {
     /// A thread of the host with this project's kernels for CPUs.
     Cpu,

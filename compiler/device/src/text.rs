@@ -10,8 +10,9 @@ use meshwright_plan::Plan;
 use meshwright_sorted::SortedMap;
 use std::fmt::Write;
 
-/// The text of a device plan: one line for each launch with its steps, the value of the model that it computes, the tensors that it reads and
-/// writes with their places in the arena, and its costs. With `graphs` the operations of Burn have lines of their own.
+/// The text of a device plan: one line for each launch with its steps, the value of the model that it computes, the tensors that
+/// it reads and writes with their places in the arena, and its costs. With `graphs` the operations of Burn have lines of their
+/// own.
 pub fn text(plan: &Plan, device: &DevicePlan, graphs: bool) -> String {
     let mut spots: SortedMap<LaunchId, Vec<Spot>> = SortedMap::new();
     for (launch, spot) in device.arena.of.iter().zip(&device.arena.spots) {

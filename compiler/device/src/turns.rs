@@ -1,10 +1,11 @@
 //! Order of the launches of a loop's body, and of the carries between iterations.
 
 use meshwright_plan::BufId;
+use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
 /// The buffers of a carry.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Carried {
     /// First value.
     pub start: BufId,
@@ -23,7 +24,7 @@ pub struct Carried {
 }
 
 /// An action of a loop.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Turn {
     /// A carry gets its value for an iteration.
     Carry {

@@ -39,8 +39,8 @@ pub fn applicable(diagnostic: &Diagnostic, unsure: bool) -> Option<&Fix> {
     }
 }
 
-/// Applies to each text of which `may` says so the fixes that are [`applicable`]. Of fixes that overlap, or insert at one place, the
-/// first in the text is applied: what is left of the others shows when the new text is read again.
+/// Applies to each text of which `may` says so the fixes that are [`applicable`]. Of fixes that overlap, or insert at one place,
+/// the first in the text is applied: what is left of the others shows when the new text is read again.
 pub fn repair(
     diagnostics: &[Diagnostic],
     sources: &Sources,

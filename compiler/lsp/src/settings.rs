@@ -10,8 +10,8 @@ pub(crate) struct EditorSettings {
 }
 
 impl EditorSettings {
-    /// From `initializationOptions`, or from the settings of a client: there they stand below `meshwright`. What is something else
-    /// is left out.
+    /// From `initializationOptions`, or from the settings of a client: there they stand below `meshwright`. What is something
+    /// else is left out.
     pub(crate) fn of(value: &Value) -> EditorSettings {
         let own = value.get("meshwright").unwrap_or(value);
         let options = own.get("options").and_then(Value::as_str).unwrap_or_default();

@@ -54,7 +54,8 @@ pub struct Origin {
     pub span: Span,
     /// True if it belongs to the gradient of an op that computes in [`crate::Precision::Full`]; it then does so too.
     pub full: bool,
-    /// True for a product of a layer, and what belongs to its gradient: in a program of `fp8` its factors have 8 bits. What rounds them has it too.
+    /// True for a product of a layer, and what belongs to its gradient: in a program of `fp8` its factors have 8 bits. What
+    /// rounds them has it too.
     pub layer: bool,
 }
 
@@ -206,8 +207,8 @@ pub trait Op: DynEq + DynHash + Debug + Send + Sync {
     /// The role of every dim.
     fn roles(&self, x: &[&Type], y: &Type, table: &Dims) -> Roles;
 
-    /// The dims along which an element depends on where it stands or on its neighbors: operands in another order along one of them do not
-    /// give the result in that order.
+    /// The dims along which an element depends on where it stands or on its neighbors: operands in another order along one of
+    /// them do not give the result in that order.
     fn ordered(&self, x: &[&Type], y: &Type, table: &Dims) -> Vec<Dim> {
         let roles = self.roles(x, y, table);
         let windows = roles.loops.iter().filter(|l| l.windows.iter().any(Option::is_some));

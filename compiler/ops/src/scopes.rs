@@ -53,8 +53,8 @@ impl Graph {
         if let Kind::Boundary(b) = self.node(id).op.kind() { Some(b) } else { None }
     }
 
-    /// What a value depends on: its operands; for a carry, what the previous iteration has made of it, and for the last value of a
-    /// carry, that carry.
+    /// What a value depends on: its operands; for a carry, what the previous iteration has made of it, and for the last value of
+    /// a carry, that carry.
     pub fn depends_on(&self, id: Id) -> Vec<Id> {
         let mut all = self.node(id).inputs.clone();
         match self.boundary(id) {

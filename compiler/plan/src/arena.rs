@@ -1,5 +1,6 @@
 //! Vectors that are indexed by an id of their own type, so that an id of one thing never indexes another.
 
+use serde::{Deserialize, Serialize};
 use std::marker::PhantomData;
 use std::ops::{Index, IndexMut};
 
@@ -13,9 +14,11 @@ pub trait ArenaId: Copy {
 }
 
 /// One `T` for each id from the first on.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
 pub struct IdVec<I, T> {
     items: Vec<T>,
+    #[serde(skip)]
     id: PhantomData<fn(I)>,
 }
 

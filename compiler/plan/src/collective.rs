@@ -14,7 +14,7 @@ pub enum Collective {
         /// The reduction, in ascending order of the group.
         monoid: Monoid,
     },
-    /// What one member alone has goes to all: a sum of which the others have zero.
+    /// The value of one member goes to all: a sum to which the others add zero.
     Broadcast {
         /// Over which axes, jointly; ascending.
         axes: Vec<Axis>,
@@ -56,8 +56,8 @@ pub enum Collective {
         /// The window that the reader needs.
         window: Window,
     },
-    /// Each device gets the shard of a dim that the device after it holds, in the order of the group of all axes of `dim`, the last one that
-    /// of the first: see [`crate::Extent::rotated`].
+    /// Each device gets the shard of a dim that the device after it holds, in the order of the group of all axes of `dim`, the
+    /// last one that of the first: see [`crate::Extent::rotated`].
     Rotate {
         /// The axes of `dim`, major first.
         axes: Vec<Axis>,
@@ -69,7 +69,7 @@ pub enum Collective {
 /// The portion of a buffer that a member sends to each member, or receives from each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Portion {
-    /// There is no buffer.
+    /// Without a buffer.
     Nothing,
     /// All of it.
     Whole,
@@ -355,7 +355,8 @@ impl Collective {
     }
 
     /// The placement of the result of its only operand, placed as `p`; `None` where it does not apply. A dim that is stored by a
-    /// window is a copy for one op: only other dims of it still move. A rotation leaves the placement as it is, and another shard to each.
+    /// window is a copy for one op: only other dims of it still move. A rotation leaves the placement as it is, and another shard
+    /// to each.
     pub fn apply(&self, p: &Placement) -> Option<Placement> {
         self.takes(1).then(|| self.apply_to(0, p))?
     }
@@ -404,7 +405,7 @@ impl Collective {
         let devices = self.devices(mesh).max(1) as u64;
         if let Some((dim, window)) = c.window {
             // What the devices lack on average, as the gather counts it: so where all of them need all, the two tie, and
-            // never is a gather, of which a layout must speak, the cheaper way to a halo.
+            // a gather, which a layout must permit, is never the cheaper way to a halo.
             let all = window.largest(dims.size(dim), c.axes, mesh).max(1) as u64;
             let lacking = window.missing_in_all(dims.size(dim), c.axes, mesh) as u64;
             return 4 * (after / all) * lacking / devices + LATENCY;

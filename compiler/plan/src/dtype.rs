@@ -85,8 +85,8 @@ impl DType {
     }
 }
 
-/// A power of two by which elements are multiplied before they are squared, where the sum of their squares may be beyond a dtype although
-/// its root is not. What then is too small to count was too small beside so large a sum.
+/// A power of two by which elements are multiplied before they are squared, where the sum of their squares may be beyond a dtype
+/// although its root is not. What then is too small to count was too small beside so large a sum.
 pub const fn square_scale(dtype: DType) -> f64 {
     let halvings = if matches!(dtype, DType::F64) { 540 } else { 70 };
     // The exponent of 1 less these, in its place.

@@ -28,7 +28,8 @@ pub enum Scalar {
     Binary(BinaryFn, Reg, Reg),
     /// `if first { second } else { third }`; the first is `Bool`.
     Select(Reg, Reg, Reg),
-    /// Conversion to the node's dtype: to a half type rounds to the nearest, ties to even; float to integer truncates, non-zero is true, true is 1.
+    /// Conversion to the node's dtype: to a half type rounds to the nearest, ties to even; float to integer truncates, non-zero
+    /// is true, true is 1.
     Cast(Reg),
 }
 

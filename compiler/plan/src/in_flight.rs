@@ -11,7 +11,7 @@ pub(crate) struct KeptStack {
     pub stack: SortedSet<BufId>,
     /// Buffers whose storage is that of a value in the stack, or of a part of one.
     pub parts: SortedSet<BufId>,
-    /// The value of which a pass makes one, or one in each iteration of a loop, and the dim of that loop.
+    /// A value that a pass computes once, or in each iteration of a loop; and the dim of that loop.
     pub value: (BufId, Option<Dim>),
     /// The pass that makes the values.
     pub from: Pass,
@@ -105,8 +105,8 @@ impl<'p> StepUses<'p> {
         Some(KeptStack { stack: chain.into(), parts, value: innermost, from, until })
     }
 
-    /// Where the value of a stack is a stack itself, and its slices are sliced again: its own value, the dim of its loop, and all buffers of
-    /// the stack, of its values and of its slices.
+    /// Where the value of a stack is a stack itself, and its slices are sliced again: its own value, the dim of its loop, and all
+    /// buffers of the stack, of its values and of its slices.
     fn parts_of(&self, value: BufId, slices: &[BufId]) -> Option<(BufId, Dim, Vec<BufId>)> {
         self.only(value)?;
         let inner = self.loops.iter().find(|l| self.plan.steps[l.end].writes_buf(value))?;
@@ -119,8 +119,8 @@ impl<'p> StepUses<'p> {
     }
 }
 
-/// What messages take on a stage beside the buffers of the pass that runs: sent ones that may not have arrived, and those that are received
-/// ahead.
+/// Memory of messages on a stage besides the buffers of the pass that runs: sent ones that may not have arrived, and ones that
+/// are received ahead.
 pub(crate) fn messages(
     plan: &Plan,
     passes: &PipelinePasses<'_>,
@@ -131,7 +131,8 @@ pub(crate) fn messages(
     let (mut sent, mut received) = (vec![], vec![]);
     for (_, of) in &passes.loops {
         for step in &plan.steps[of.begin..of.end] {
-            // The last stage in the direction of a loop sends nothing but from chunk to chunk, and the first one receives nothing.
+            // The last stage in the direction of a loop sends nothing but from chunk to chunk, and the first one receives
+            // nothing.
             let (first, last) = (at == 0, at + 1 == passes.stages);
             let (operands, ends, into) = match step.prim {
                 Prim::Send { reverse, .. } => (&step.reads, if reverse { first } else { last }, &mut sent),

@@ -63,7 +63,8 @@ pub struct Residency {
     pub kind: MemoryKind,
     /// The first step during which it is held.
     pub begin: usize,
-    /// The first step during which it is not: after its last use, or where a result takes its storage. Of a buffer that nothing writes, 0.
+    /// The first step during which it is not: after its last use, or where a result takes its storage. Of a buffer that nothing
+    /// writes, 0.
     pub end: usize,
 }
 
@@ -102,7 +103,8 @@ pub fn residency(plan: &Plan, paths: &Paths<'_>) -> Vec<Residency> {
     lifetimes.iter().zip(kinds).map(|(l, kind)| Residency { kind, begin: l.begin, end: l.end }).collect()
 }
 
-/// What a device holds, with its bytes: each buffer, then the messages on their way between stages, by the buffers that are sent or received.
+/// What a device holds, with its bytes: each buffer, then the messages on their way between stages, by the buffers that are sent
+/// or received.
 pub fn held_on<'a>(
     on: &'a DeviceBlocks<'_>,
     held: &'a [Residency],
@@ -123,8 +125,8 @@ pub(crate) struct Lifetime {
     pub end: usize,
 }
 
-/// The lifetime of each buffer. What is alive between the passes of a pipeline, or next to them, is alive in all of them: a schedule runs
-/// them in turns.
+/// The lifetime of each buffer. What is alive between the passes of a pipeline, or next to them, is alive in all of them: a
+/// schedule runs them in turns.
 pub(crate) fn lifetimes(plan: &Plan) -> Vec<Lifetime> {
     let mut held = vec![Lifetime::default(); plan.buffers.len()];
     let last = plan.steps.len();
@@ -283,7 +285,8 @@ pub struct PeakMemory {
     pub residual_bytes: u64,
     /// Copies of what others hold, other than parameters.
     pub communication_bytes: u64,
-    /// All else, with the data of a step. Of runs of former versions it has what is neither a parameter nor state of the optimizer.
+    /// All else, with the data of a step. Of runs of former versions it has what is neither a parameter nor state of the
+    /// optimizer.
     #[serde(alias = "activation_bytes")]
     pub workspace_bytes: u64,
 }

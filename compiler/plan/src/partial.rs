@@ -5,9 +5,9 @@ use crate::{Axis, Linear, Monoid, Operand, PartialAxes, Plan, Prim, Step};
 use meshwright_sorted::{SortedMap, SortedSet};
 
 impl Step {
-    /// For each result the axes over which it is partial: those over which the operands are, and those of the split dims that
-    /// the step folds. Only sums travel through steps that compute, and only where the primitive is linear; what only moves elements takes
-    /// parts of any monoid along.
+    /// For each result the axes over which it is partial: those over which the operands are, and those of the split dims that the
+    /// step folds. Only sums travel through steps that compute, and only where the primitive is linear; what only moves elements
+    /// takes parts of any monoid along.
     ///
     /// # Errors
     /// What is wrong, in words: something else than a sum travels, the primitive is not linear, or a split dim is lost.

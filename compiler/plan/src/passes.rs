@@ -19,7 +19,8 @@ pub struct PipelinePasses<'p> {
 }
 
 impl Plan {
-    /// The passes of a step whose layers are stages: of an evaluation forward passes alone. `None` if microbatches pass no stages.
+    /// The passes of a step whose layers are stages: of an evaluation forward passes alone. `None` if microbatches pass no
+    /// stages.
     pub fn pipeline_passes(&self) -> Option<PipelinePasses<'_>> {
         let (pipeline, parts) = (self.pipeline.as_ref()?, self.microbatches?);
         let stages = pipeline.axes.iter().map(|a| self.mesh.size(*a)).product();
@@ -38,8 +39,8 @@ impl Plan {
         (!loops.is_empty()).then_some(PipelinePasses { pipeline, stages, microbatches, loops, runs })
     }
 
-    /// The Plan of the same layout with so many stages on a device, of equal length, whose microbatches pass in this order. The steps of a
-    /// Plan depend on neither, as long as the same passes are apart. None without a pipeline.
+    /// The Plan of the same layout with so many stages on a device, of equal length, whose microbatches pass in this order. The
+    /// steps of a Plan depend on neither, as long as the same passes are apart. None without a pipeline.
     pub fn in_chunks(&self, schedule: PipelineSchedule, chunks: usize) -> Option<Plan> {
         let pipeline = self.pipeline.as_ref()?;
         if chunks == pipeline.chunks && schedule == pipeline.schedule {
@@ -69,8 +70,8 @@ impl Plan {
 }
 
 impl Pipeline {
-    /// Most messages that a device has on their way when it goes on after a send: it waits until the oldest one has arrived. Their memory
-    /// stays as it is until then; at the end of a program it waits for all.
+    /// Most messages that a device has on their way when it goes on after a send: it waits until the oldest one has arrived.
+    /// Their memory stays as it is until then; at the end of a program it waits for all.
     pub fn most_sent(&self) -> usize {
         self.chunks + 1
     }

@@ -136,8 +136,8 @@ impl Plan {
     }
 }
 
-/// Bytes by kind during the step that holds most, the first of several, without the buffers that a device never makes. Their sum is the
-/// Plan's [`Plan::peak_without`].
+/// Bytes by kind during the step that holds most, the first of several, without the buffers that a device never makes. Their sum
+/// is the Plan's [`Plan::peak_without`].
 pub fn peak_by_kind(plan: &Plan, held: &[Residency], absent: &SortedSet<BufId>) -> ByKind {
     let lives: Vec<Lifetime> = held.iter().map(|h| Lifetime { begin: h.begin, end: h.end }).collect();
     let mut sums = ByKind::default();

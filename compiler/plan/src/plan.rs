@@ -79,8 +79,8 @@ pub struct Summary {
     pub step_bytes: u64,
 }
 
-/// A batch that a step goes through in parts: in iteration `k` of the loop over `over`, which has `n` positions, element `i` along
-/// `dim` is example `i * n + k` of the batch.
+/// A batch that a step goes through in parts: in iteration `k` of the loop over `over`, which has `n` positions, element `i`
+/// along `dim` is example `i * n + k` of the batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Microbatches {
     /// The dim that counts the examples of a part.

@@ -18,8 +18,8 @@ pub struct DeviceBlocks<'p> {
 struct StageBlocks<'p> {
     axes: &'p [Axis],
     coords: Vec<usize>,
-    /// Bytes of buffers of which the device holds another part than its block: of stacks over microbatches the ones in flight, of parts of
-    /// these and of what only other stages make nothing.
+    /// Bytes of buffers of which the device holds another part than its block: of stacks over microbatches the ones in flight, of
+    /// parts of these and of what only other stages make nothing.
     held: SortedMap<BufId, u64>,
     /// Bytes of messages on their way, by the buffers that are sent or received.
     messages: Vec<(BufId, u64)>,
@@ -102,7 +102,8 @@ impl<'p> DeviceBlocks<'p> {
         held.copied().unwrap_or_else(|| self.size(buf))
     }
 
-    /// Bytes that messages take while microbatches pass the stages, beside the buffers of a pass: by the buffer that is sent or received.
+    /// Bytes that messages take while microbatches pass the stages, beside the buffers of a pass: by the buffer that is sent or
+    /// received.
     pub fn messages(&self) -> &[(BufId, u64)] {
         self.stage.as_ref().map_or(&[], |s| &s.messages)
     }
@@ -121,8 +122,8 @@ impl<'p> DeviceBlocks<'p> {
         made.into_iter().filter(|(_, made)| !made).map(|(buf, _)| (buf, 0)).collect()
     }
 
-    /// Where gradients of weights are apart, a backward pass frees values of each layer as it makes others: bytes by which the stacks of
-    /// these are smaller when those of the others are largest.
+    /// Where gradients of weights are apart, a backward pass frees values of each layer as it makes others: bytes by which the
+    /// stacks of these are smaller when those of the others are largest.
     fn freed_as_others_are_made(
         &self,
         passes: &PipelinePasses<'_>,

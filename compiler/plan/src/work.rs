@@ -73,8 +73,8 @@ impl Step {
         }
     }
 
-    /// Of a convolution: the positions that a device has are those of the result, or of the input whose gradient it computes; of the other one it
-    /// may have a halo.
+    /// Of a convolution: the positions that a device has are those of the result, or of the input whose gradient it computes; of
+    /// the other one it may have a halo.
     fn convolution(&self, at: OnDevice<'_>, windows: &[SlidingWindow], computes: Part) -> u64 {
         let Ok(([a, b], [out])) = self.operands::<2, 1>() else { return 0 };
         let [input, _, result] = computes.arrange([a, b], out);

@@ -39,7 +39,8 @@ struct BaseKernel<'p> {
     work: &'p KernelWork,
     times: f64,
     axes: Axes,
-    /// Bytes that do not run along the examples, and its products by what they have of them; none where all is independent of them.
+    /// Bytes that do not run along the examples, and its products by what they have of them; none where all is independent of
+    /// them.
     examples: Option<(f64, Vec<ShapedMatmul>)>,
 }
 
@@ -63,8 +64,9 @@ impl<'p> BaseKernel<'p> {
 }
 
 impl BaseWork {
-    /// Of a program and what its device does. `example` is the dim that counts examples; of a program with fewer of them than are asked for, `shrunk`
-    /// has it, and the ratio. `waits` says how much longer a step takes that waits for the slowest of its devices.
+    /// Of a program and what its device does. `example` is the dim that counts examples; of a program with fewer of them than are
+    /// asked for, `shrunk` has it, and the ratio. `waits` says how much longer a step takes that waits for the slowest of its
+    /// devices.
     pub fn of(
         (plan, run): (&Plan, &DeviceWork),
         (work, example, shrunk): (&ModelWork, Option<Dim>, Shrunk),

@@ -1,11 +1,13 @@
-//! Seconds below which no candidate comes whose rules split no more than those of a program that was compiled, and others over other axes.
+//! Seconds below which no candidate comes whose rules split no more than those of a program that was compiled, and others over
+//! other axes.
 //!
-//! Such a candidate does all that the program does. Other axes divide each kernel and each collective at most by their sizes; kernels of the
-//! optimizer, and those of parameters that are stored split, may be divided among the axes that store; a gradient that is summed may be left
-//! in shards. So it takes at least the time of
+//! Such a candidate does all that the program does. Other axes divide each kernel and each collective at most by their sizes;
+//! kernels of the optimizer, and those of parameters that are stored split, may be divided among the axes that store; a gradient
+//! that is summed may be left in shards. So it takes at least the time of
 //!
 //! - the program with all this divided, in its order, without collectives of gradients: their time depends on buckets;
-//! - its kernels, and what collectives beside them take from them. Where caches make the kernels of parts faster, of parts this alone counts;
+//! - its kernels, and what concurrent collectives take from them. Where caches make the kernels of parts faster, of parts this
+//!   alone counts;
 //! - the forward pass of a part, and then the collectives of gradients.
 
 use crate::base::{Axes, BaseWork, bits};
@@ -143,8 +145,8 @@ impl<'a> BaseBound<'a> {
         if least.0.is_finite() { least } else { (0.0, 0.0) }
     }
 
-    /// The least seconds of collectives with so many bytes together. Of sums that are left in shards, each axis adds up at least what the others
-    /// leave to it.
+    /// The least seconds of collectives with this number of bytes together. Of sums that are left in shards, each axis adds up at
+    /// least what the others leave to it.
     fn wire(&self, kind: CollectiveKind, axes: Axes, bytes: f64) -> WireSeconds {
         let whole = self.time(kind, axes, bytes).0;
         if kind != CollectiveKind::AllReduce {
@@ -168,8 +170,8 @@ impl<'a> BaseBound<'a> {
         own.map(|(a, _)| self.place.axes[a].0 as f64).product()
     }
 
-    /// The bound where this is stored over each axis, the batch is taken in the number of parts at this position, and so many seconds
-    /// of kernels are spent on what is computed again.
+    /// The bound where this is stored over each axis, the batch is taken in the number of parts at this position, and kernels
+    /// take `again` seconds for what is computed again.
     pub fn seconds(&self, stored: &[Stored], parts: usize, again: f64) -> f64 {
         self.in_order(stored, parts, again, self.ordered(stored))
     }
@@ -213,8 +215,9 @@ impl<'a> BaseBound<'a> {
         self.machine.device.kind == DeviceKind::Gpu
     }
 
-    /// Whether a program in parts takes as long as a whole one does in its order: parts run one after the other, no kernel of a part takes less than
-    /// its part of the time, and no collective that a later kernel of the same part waits for runs beside another part. Caches make small kernels faster.
+    /// Whether a program in parts takes as long as a whole one does in its order: parts run one after the other, no kernel of a
+    /// part takes less than its part of the time, and no collective that a later kernel of the same part waits for runs during
+    /// another part. Caches make small kernels faster.
     fn parts_keep_order(&self) -> bool {
         self.two_streams() && self.machine.device.stream.rates.len() == 1
     }

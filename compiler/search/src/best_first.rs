@@ -1,12 +1,13 @@
 //! The search: candidates in the order of their bounds, until no bound is below the best estimate.
 //!
-//! A node is a mesh with the sets of some of its axes, a base, or a candidate. Children are made as they are needed, the one with the lowest bound
-//! first, so a space of billions is never listed. A base has a set for each axis, and nothing besides: it is compiled, and bounds all that
-//! have its rules and store values split, take the batch in parts, or compute loops again. Where the mesh is that of a stage, all its pipelines are
-//! estimated by a Plan for each schedule. While the best is far from all bounds, what differs from it in one choice comes first (`neighbors`). A fixed number of
-//! candidates is compiled at once and their results are taken in order: the answer does not depend on the number of threads.
+//! A node is a mesh with the sets of some of its axes, a base, or a candidate. Children are made as they are needed, the one with
+//! the lowest bound first, so a space of billions is never listed. A base has a set for each axis, and nothing besides: it is
+//! compiled, and bounds all that have its rules and store values split, take the batch in parts, or compute loops again. Where
+//! the mesh is that of a stage, all its pipelines are estimated by a Plan for each schedule. While the best is far from all
+//! bounds, what differs from it in one choice comes first (`neighbors`). A fixed number of candidates is compiled at once and
+//! their results are taken in order: the answer does not depend on the number of threads.
 
-use crate::alone::{AxesAlone, AxisOfSet};
+use crate::axis_bounds::{AxesAlone, AxisOfSet};
 use crate::base::BaseWork;
 use crate::climb::Climb;
 use crate::compiled::{CandidateRefusal, CandidateResult, Subject};
@@ -50,7 +51,7 @@ pub struct Progress {
 pub struct Limits<'a> {
     /// Threads.
     pub cores: usize,
-    /// Asked between compilations, and told how far it is: whether to stop.
+    /// Called between compilations with the progress; gives whether to stop.
     pub stop: &'a mut dyn FnMut(Progress) -> bool,
 }
 
@@ -159,9 +160,9 @@ impl<'a> Search<'a> {
         batch.into_iter().zip(results).try_for_each(|(task, done)| self.take(task, done))
     }
 
-    /// Two candidates for each of the smallest meshes, which store whole, and split, all that they may: one is fast where it fits, the other fits. So
-    /// a search that is stopped at once has an answer, and another has something to compare with. The first axis splits the batch; axes take those of
-    /// their sets with the lowest bounds.
+    /// Two candidates for each of the smallest meshes, which store whole, and split, all that they may: one is fast where it
+    /// fits, the other fits. So a search that is stopped at once has an answer, and another has something to compare with. The
+    /// first axis splits the batch; axes take those of their sets with the lowest bounds.
     fn starts(&self) -> Vec<Task> {
         let mut meshes: Vec<&Vec<usize>> =
             self.space.meshes.iter().filter(|m| self.space.stages(m) == 1).collect();
@@ -217,7 +218,8 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Of a node's children some may have a lower bound than it has, which tells less: what held for all that were left holds for fewer.
+    /// Of a node's children some may have a lower bound than it has, which tells less: what held for all that were left holds for
+    /// fewer.
     fn raise_bound(&mut self) {
         let least = self.heap.peek().map_or(f64::INFINITY, |e| e.bound);
         self.outcome.bound = self.outcome.bound.max(least);
@@ -227,10 +229,12 @@ impl<'a> Search<'a> {
         self.outcome.found.iter().map(|f| f.estimate.seconds).min_by(f64::total_cmp)
     }
 
-    /// The next neighbors of the best candidates, or of the one that misses least where none fits; none where the best is near to the bound.
+    /// The next neighbors of the best candidates, or of the one that misses least where none fits; none where the best is near to
+    /// the bound.
     fn near(&mut self, progress: Progress) -> Option<Vec<Task>> {
         let best = progress.best.unwrap_or(f64::INFINITY);
-        // From where a search begins it is far to the best, but not for ever: of many meshes all may have lower bounds than any candidate.
+        // From where a search begins it is far to the best, but not for ever: of many meshes all may have lower bounds than any
+        // candidate.
         let begins = !self.has_base && self.outcome.compiled < PATIENCE;
         if begins || progress.bound >= best * FAR {
             return None;
@@ -245,7 +249,8 @@ impl<'a> Search<'a> {
         (!next.is_empty()).then_some(next)
     }
 
-    /// The next neighbors that may still be better. Where a set is new, what it takes alone is asked first, which may spare all that have it.
+    /// The next neighbors that may still be better. Where a set is new, what it takes alone is asked first, which may spare all
+    /// that have it.
     fn neighbors_and_sets(&mut self, best: f64) -> Vec<Task> {
         let of = (self.space, self.work, self.subject);
         let (mut tasks, mut probes, mut held) = (Vec::new(), SortedSet::new(), Vec::new());
@@ -406,7 +411,7 @@ impl<'a> Search<'a> {
         self.push(bound, TreeNode::Base(Candidate { mesh, sets, stored, ..Candidate::default() }));
     }
 
-    /// Adds the candidates with the rules of a base, and keeps it for those that others lead to.
+    /// Adds the candidates with the rules of a base, and keeps it for candidates that others lead to.
     fn variants(&mut self, base: &Candidate, of: BaseWork) {
         let (space, known) = (self.space, (self.space, self.work));
         let mut bounds = RuleBounds::new(known, (&of, &base.mesh), self.subject.machine);
@@ -501,7 +506,7 @@ impl<'a> Search<'a> {
                     self.has_base = true;
                     self.memory.keeps(self.space, &candidate, std::slice::from_ref(&estimate));
                     self.variants(&candidate, base);
-                    // Of equal sets that store alike there is no candidate: they are one axis.
+                    // Equal sets that store alike are not a candidate: they are one axis.
                     let is_new = self.estimated.insert(candidate.clone());
                     if is_new && self.space.stored(&candidate.sets, 1).contains(&candidate.stored) {
                         self.has_estimate(candidate, estimate);

@@ -18,8 +18,8 @@ pub struct Shares {
 }
 
 impl Shares {
-    /// Whether a kernel of this phase along these families may be split over the axis. What is stored split is split where it is updated, and
-    /// ops that the rules leave alone may follow parameters that are.
+    /// Whether a kernel of this phase along these families may be split over the axis. What is stored split is split where it is
+    /// updated, and ops that the rules leave alone may follow parameters that are.
     fn splits(&self, phase: Phase, families: Families) -> bool {
         let whole = match self.stored {
             Stored::Whole => false,
@@ -31,8 +31,8 @@ impl Shares {
 }
 
 impl Space {
-    /// The axes of a mesh of which the first have sets; of the others each may split everything, also what no rule splits and only parameters that are
-    /// stored split may.
+    /// The axes of a mesh of which the first have sets; of the others each may split everything, also what no rule splits and
+    /// only parameters that are stored split may.
     pub fn shares(&self, mesh: &[usize], sets: &[usize], stored: &[Stored]) -> Vec<Shares> {
         let of = |(at, size): (usize, &usize)| Shares {
             size: *size as f64,
@@ -43,9 +43,9 @@ impl Space {
     }
 }
 
-/// `B0`: launches, and each kernel of the step on one device, shared out over the axes that may split it, at the fastest rates; products at
-/// those that their shapes then reach. `again` is the choice of what is computed again, `parts` has the positions of the numbers of parts that the
-/// batch may be taken in.
+/// `B0`: launches, and each kernel of the step on one device, shared out over the axes that may split it, at the fastest rates;
+/// products at those that their shapes then reach. `again` is the choice of what is computed again, `parts` has the positions of
+/// the numbers of parts that the batch may be taken in.
 pub fn roofline(work: &ModelWork, axes: &[Shares], again: usize, parts: &Range<usize>) -> f64 {
     work.kernels.get(again).map_or(0.0, |sums| least(work, sums, axes, parts))
 }
@@ -80,8 +80,8 @@ fn least(work: &ModelWork, sums: &KernelSums, axes: &[Shares], parts: &Range<usi
 impl Space {
     /// `B0` of candidates whose first axes have sets and store this much, with [what is computed again and the parts](roofline).
     ///
-    /// Of the stages of a pipeline one does what the mean of them does at least. Each begins with what those before it give it of the first part of
-    /// the batch, and half of them come before the mean.
+    /// Of the stages of a pipeline one does what the mean of them does at least. Each begins with what those before it give it of
+    /// the first part of the batch, and half of them come before the mean.
     pub fn roofline(
         &self,
         work: &ModelWork,
@@ -102,7 +102,8 @@ impl Space {
     }
 }
 
-/// Bytes of parameters and states that a device holds at least; with `gradients` those of parameters too, which parts of a batch add up.
+/// Bytes of parameters and states that a device holds at least; with `gradients` those of parameters too, which parts of a batch
+/// add up.
 pub fn held(work: &ModelWork, axes: &[Shares], gradients: bool) -> f64 {
     let over = |families: Families, bytes: f64, least: Stored| {
         let splits = |a: &&Shares| a.stored >= least || a.families & families != 0;

@@ -18,8 +18,8 @@ pub(crate) struct Climb {
 }
 
 impl Climb {
-    /// The candidate whose neighbors come next: a new best one at once, one of the next best where no neighbors are left. Where none is found, with
-    /// its seconds, it is that which misses least.
+    /// The candidate whose neighbors come next: a new best one at once, one of the next best where no neighbors are left. Where
+    /// none is found, with its seconds, it is that which misses least.
     pub(crate) fn start<'a>(
         &self,
         found: impl Iterator<Item = (f64, &'a Candidate)>,
@@ -49,8 +49,8 @@ impl Climb {
         self.asked.contains(c)
     }
 
-    /// Goes on from a candidate to its neighbors, each with its bound: those without a new set, which are few and seldom refused, come first, then
-    /// those with the lowest bounds.
+    /// Goes on from a candidate to its neighbors, each with its bound: those without a new set, which are few and seldom refused,
+    /// come first, then those with the lowest bounds.
     pub(crate) fn set_off(&mut self, from: Candidate, mut to: Vec<(f64, Candidate)>) {
         let is_new = |c: &Candidate| c.sets.iter().any(|s| !from.sets.contains(s));
         to.sort_by(|(b, of), (a, with)| {

@@ -78,7 +78,7 @@ impl Subject<'_> {
     /// The work of the step under any layout of these choices.
     ///
     /// # Errors
-    /// Where there is no device plan for one device.
+    /// If a device plan for one device is missing.
     pub fn work(&self, choices: &SearchChoices) -> Result<ModelWork, EstimateError> {
         let devices = choices.devices;
         let example = self.example();
@@ -119,8 +119,8 @@ impl Subject<'_> {
         Ok(work.unwrap_or_default())
     }
 
-    /// The step with as many examples as one of so many devices has, but no fewer than some, the dim that counts them, and of how many times as
-    /// many the whole step is. None where that is the whole step.
+    /// The step with the examples of one of `devices` devices, but no fewer than `least`; the dim that counts them, and how many
+    /// times as many the whole step has. None if that is the whole step.
     fn shrunk(&self, devices: usize, least: usize) -> Option<FewExamples> {
         let (d, dims) = (self.example()?, &self.program.graph.dims);
         let all = dims.size(d);
@@ -131,8 +131,8 @@ impl Subject<'_> {
         Some((self.shared.of(few, step)?, (d, all as f64 / few as f64)))
     }
 
-    /// The bound of all candidates in which some axes, of `size` devices together, split as in a layout of these alone. Others divide the
-    /// examples.
+    /// The bound of all candidates in which some axes, of `size` devices together, split as in a layout of these alone. Others
+    /// divide the examples.
     pub fn alone(
         &self,
         text: &WrittenLayout,
@@ -170,14 +170,14 @@ impl Subject<'_> {
         self.plan(text, false).map(|plan| self.estimated(&plan))
     }
 
-    /// Bounds of pipelines whose stages have the rules of a layout and this number of devices each. All examples at once might need tensors that no
-    /// stage could hold, in other kernels.
+    /// Bounds of pipelines whose stages have the rules of a layout and this number of devices each. All examples at once might
+    /// need tensors that no stage could hold, in other kernels.
     pub fn stage(&self, text: &WrittenLayout, work: &ModelWork, devices: usize) -> CandidateResult<BaseWork> {
         let shrunk = self.shrunk(usize::MAX, devices);
         self.of_shrunk(text, work, shrunk)
     }
 
-    /// The estimate of a layout, and what bounds those that have its rules.
+    /// The estimate of a layout, and what bounds other layouts with its rules.
     pub fn base(&self, text: &WrittenLayout, work: &ModelWork) -> CandidateResult<(Estimate, BaseWork)> {
         self.bounded(None, text, (work, None))
     }
@@ -200,7 +200,7 @@ impl Subject<'_> {
     /// The estimate of a Plan.
     ///
     /// # Errors
-    /// Where there is no device plan, or the machine file is wrong.
+    /// If a device plan is missing, or the machine file is wrong.
     pub fn estimated(&self, plan: &Plan) -> Result<Estimate, EstimateError> {
         estimate(plan, &self.question())
     }

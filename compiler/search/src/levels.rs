@@ -13,7 +13,8 @@ use meshwright_sorted::SortedMap;
 pub struct Levels {
     /// By what the model computes.
     pub b0: f64,
-    /// By the program of its rules too. `B0` may say more of parameters that are stored split: it knows what the update does of each.
+    /// By the program of its rules too. `B0` may say more of parameters that are stored split: it knows what the update does of
+    /// each.
     pub b1: f64,
 }
 

@@ -4,7 +4,7 @@
 //! - It writes the text of layouts and compiles it, and interprets no rule.
 //! - Pure: no I/O, no clock, no chance. The answer does not depend on the number of threads.
 
-pub mod alone;
+pub mod axis_bounds;
 pub mod base;
 pub mod base_bound;
 pub mod best_first;

@@ -1,4 +1,4 @@
-//! Memory of candidates: what each holds at least, and those that are dropped for it without being compiled.
+//! Memory of candidates: what each holds at least, and candidates that are dropped for it without being compiled.
 
 use crate::bound::held;
 use crate::compiled::Subject;
@@ -8,10 +8,11 @@ use crate::work::ModelWork;
 use meshwright_cost::estimate::{Estimate, Fits};
 use meshwright_sorted::SortedMap;
 
-/// Dropped candidates that are remembered, those that hold the fewest bytes.
+/// Number of dropped candidates that are remembered: the ones that hold the fewest bytes.
 const LEAST: usize = 4;
 
-/// A mesh, the sets of its axes, and what is recomputed: candidates that differ in none of these keep the same for the backward pass.
+/// A mesh, the sets of its axes, and what is recomputed: candidates that differ in none of these keep the same for the backward
+/// pass.
 type AlikeKept = (Vec<usize>, Vec<usize>, usize);
 
 /// Bytes that a candidate keeps for the backward pass.
@@ -35,7 +36,7 @@ impl KnownMemory {
     /// Notes what candidates like one keep, by its estimates: one for each pipeline, if there are any.
     pub(crate) fn keeps(&mut self, space: &Space, c: &Candidate, estimates: &[Estimate]) {
         let parts = space.parts[c.parts];
-        // What a stage works on beside is projected, and comes on top.
+        // The workspace of a stage is projected, and comes on top.
         let beside = |e: &Estimate| if projected(e) { e.memory.workspace } else { 0 };
         let least = estimates.iter().map(|e| e.memory.residuals + beside(e)).min().unwrap_or(0);
         let found = KeptBytes { bytes: (least * parts as u64) as f64, parts };
@@ -45,9 +46,10 @@ impl KnownMemory {
         }
     }
 
-    /// The bytes that a candidate, or each with the rules of a base, holds at least, where that is more than there is: parameters and optimizer
-    /// state, and of a candidate what others that keep the same for the backward pass were seen to keep, shared out among its parts of the batch.
-    /// The stages of a pipeline keep more parts where there are more, up to their number, so of theirs only those with fewer parts tell.
+    /// The bytes that a candidate, or each with the rules of a base, holds at least, where that is more than there is: parameters
+    /// and optimizer state, and of a candidate what others that keep the same for the backward pass were seen to keep, shared out
+    /// among its parts of the batch. The stages of a pipeline keep more parts where there are more, up to their number, so of
+    /// theirs only those with fewer parts tell.
     pub(crate) fn too_much(
         &self,
         (space, work, subject): (&Space, &ModelWork, &Subject<'_>),

@@ -1,15 +1,15 @@
 //! Candidates that differ from one in a single choice.
 //!
-//! Bounds order a search, and where they are far from the estimates, good candidates come late. From each good candidate that is known, a few
-//! steps of one choice each lead to better ones.
+//! Bounds order a search, and where they are far from the estimates, good candidates come late. From each good candidate that is
+//! known, a few steps of one choice each lead to better ones.
 
 use crate::space::{Space, Stored, Trades};
 use crate::text::Candidate;
 use meshwright_sorted::SortedSet;
 
-/// All candidates of a space that differ from one in the set of an axis, in a prime factor that another axis or the stages have, in what is
-/// stored over an axis, in what is recomputed and the number of parts, or in what is traded; more stages take more parts. None has a pipeline
-/// chosen.
+/// All candidates of a space that differ from one in the set of an axis, in a prime factor that another axis or the stages have,
+/// in what is stored over an axis, in what is recomputed and the number of parts, or in what is traded; more stages take more
+/// parts. None has a pipeline chosen.
 pub fn neighbors(space: &Space, of: &Candidate) -> SortedSet<Candidate> {
     let c = Candidate { pipe: None, ..of.clone() };
     let mut all = SortedSet::new();
@@ -42,7 +42,8 @@ pub fn neighbors(space: &Space, of: &Candidate) -> SortedSet<Candidate> {
     all
 }
 
-/// With a prime factor of an axis in another place: in another axis, in a new one with any set, or as stages; or one of the stages in an axis.
+/// With a prime factor of an axis in another place: in another axis, in a new one with any set, or as stages; or one of the
+/// stages in an axis.
 fn other_meshes(space: &Space, c: &Candidate) -> Vec<Candidate> {
     let mut all = vec![];
     let mut given = |less: Candidate, p: usize| {
@@ -88,8 +89,8 @@ fn primes(n: usize) -> Vec<usize> {
     (2..=n).filter(|p| n.is_multiple_of(*p) && (2..*p).all(|d| !p.is_multiple_of(d))).collect()
 }
 
-/// The candidate of the space that one stands for: axes in the order of their sets unless all orders are wanted, no more parts than there are
-/// examples, and what is stored and traded as its sets and parts allow. None where there is none.
+/// The candidate of the space that one stands for: axes in the order of their sets unless all orders are wanted, no more parts
+/// than there are examples, and what is stored and traded as its sets and parts allow. None where there is none.
 fn of_space(space: &Space, c: Candidate) -> Option<Candidate> {
     let mut axes: Vec<(usize, usize, Stored)> =
         (0..c.mesh.len()).map(|i| (c.sets[i], c.mesh[i], c.stored[i])).collect();

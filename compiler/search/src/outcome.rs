@@ -50,8 +50,8 @@ pub struct SearchOutcome {
     pub nearest: Option<FoundLayout>,
 }
 
-/// Puts the best first: of those within [`TIE`] of the fastest one that compiles with its stages, then one that is no pipeline, then the one with the fewest rules, then the least
-/// memory, then the first by its text.
+/// Puts the best first: of those within [`TIE`] of the fastest one that compiles with its stages, then one that is no pipeline,
+/// then the one with the fewest rules, then the least memory, then the first by its text.
 pub(crate) fn choose(found: &mut [FoundLayout]) {
     let Some(least) = found.first().map(|f| f.estimate.seconds) else { return };
     let ties = found.partition_point(|f| f.estimate.seconds <= least * (1.0 + TIE));

@@ -11,7 +11,8 @@ use meshwright_plan::actions::PipelineSchedule;
 pub type PipeEstimates = CandidateResult<Vec<(Pipe, Estimate)>>;
 
 impl Subject<'_> {
-    /// The pipelines whose stages have a candidate's rules each. Those that differ in chunks alone share a Plan. Where the compiler refuses the stages, they are projected.
+    /// The pipelines whose stages have a candidate's rules each. Those that differ in chunks alone share a Plan. Where the
+    /// compiler refuses the stages, they are projected.
     pub fn estimate_pipes(&self, space: &Space, of: &Candidate) -> PipeEstimates {
         let mut all: Vec<(Pipe, Estimate)> = Vec::new();
         for schedule in [PipelineSchedule::OneForwardOneBackward, PipelineSchedule::ZbH1] {

@@ -20,10 +20,11 @@ pub struct SearchReport {
     pub seconds: f64,
     /// Seconds of a step below which no candidate is; none where all were rejected.
     pub bound: Option<f64>,
-    /// Distance of the best from the bound, relative to the bound: 0 if it is proven, but for simpler layouts, which win though they are that much
-    /// slower. None where none was found.
+    /// Distance of the best from the bound, relative to the bound: 0 if it is proven, but for simpler layouts, which win though
+    /// they are that much slower. None where none was found.
     pub gap: Option<f64>,
-    /// Whether no candidate is faster than the best, or equals it so nearly that the simpler one wins; where none was found, whether all were rejected.
+    /// Whether no candidate is faster than the best, or equals it so nearly that the simpler one wins; where none was found,
+    /// whether all were rejected.
     pub proven: bool,
     /// Candidates without an estimate, by reason.
     pub rejected: RejectedReport,
@@ -35,14 +36,14 @@ pub struct SearchReport {
     pub sample: Option<SampleReport>,
 }
 
-/// Candidates drawn evenly from a space and timed beside the first of the best.
+/// Candidates drawn evenly from a space and timed along with the first of the best.
 #[derive(Clone, Debug, Serialize)]
 pub struct SampleReport {
     /// Candidates that were drawn.
     pub drawn: u64,
-    /// Those that the compiler refused.
+    /// Candidates that the compiler refused.
     pub refused: u64,
-    /// Those that were timed.
+    /// Candidates that were timed.
     pub timed: u64,
     /// Kendall's tau-b of estimates and times.
     pub tau: Option<f64>,
@@ -150,7 +151,8 @@ pub struct SearchRow {
 }
 
 impl SearchReport {
-    /// The report of an outcome on a machine of this name: the first `top` candidates, or those without an equally fast one of less memory.
+    /// The report of an outcome on a machine of this name: the first `top` candidates, or those without an equally fast one of
+    /// less memory.
     pub fn new(
         (space, subject, machine): (&Space, &Subject<'_>, &str),
         outcome: &SearchOutcome,

@@ -5,7 +5,8 @@ use crate::text::Candidate;
 use meshwright_plan::random::{Key, uniform01};
 
 impl Space {
-    /// All candidates that differ in the sets of their axes alone: all is stored whole, in one part, and nothing is computed again.
+    /// All candidates that differ in the sets of their axes alone: all is stored whole, in one part, and nothing is computed
+    /// again.
     pub fn bases(&self) -> Vec<Candidate> {
         let mut out = Vec::new();
         for mesh in &self.meshes {
@@ -25,8 +26,8 @@ impl Space {
         out
     }
 
-    /// Candidates without stages, each drawn with the same chance and at most once: all of them where there are no more than `count`. The same seed
-    /// draws the same ones (Knuth, The Art of Computer Programming 2, algorithm 3.4.2 S).
+    /// Candidates without stages, each drawn with the same chance and at most once: all of them where there are no more than
+    /// `count`. The same seed draws the same ones (Knuth, The Art of Computer Programming 2, algorithm 3.4.2 S).
     pub fn sample(&self, count: u64, seed: u64) -> Vec<Candidate> {
         let bases: Vec<Candidate> = self.bases().into_iter().filter(|b| self.stages(&b.mesh) == 1).collect();
         let mut left: u64 = bases.iter().map(|b| self.alike(&b.mesh, &b.sets)).sum();

@@ -146,8 +146,8 @@ impl ShapeTable {
         })
     }
 
-    /// [`ShapedMatmul::least`] of a product, for the best number of parts among those at some positions; each axis comes with the dims that it may
-    /// split of it.
+    /// [`ShapedMatmul::least`] of a product, for the best number of parts among those at some positions; each axis comes with the
+    /// dims that it may split of it.
     pub fn least(
         &self,
         number: usize,

@@ -155,8 +155,8 @@ impl Space {
         self.choices.devices / mesh.iter().product::<usize>().max(1)
     }
 
-    /// The pipelines of stages with such a mesh; none where one stage has all devices. GPipe is left out: it takes no less time than 1F1B, and
-    /// more memory. Chunks divide the layers evenly.
+    /// The pipelines of stages with such a mesh; none where one stage has all devices. GPipe is left out: it takes no less time
+    /// than 1F1B, and more memory. Chunks divide the layers evenly.
     pub fn pipes(&self, mesh: &[usize]) -> Vec<Pipe> {
         let stages = self.stages(mesh);
         let layers = self.layers.map_or(0, |l| l.1);
@@ -225,8 +225,8 @@ impl Space {
         sets.iter().map(of).collect()
     }
 
-    /// What may be traded with this stored over each axis, in the number of parts at this position: nothing first. Without a rule for parameters the
-    /// other time at which gradients may be reduced is that of another rule.
+    /// What may be traded with this stored over each axis, in the number of parts at this position: nothing first. Without a rule
+    /// for parameters the other time at which gradients may be reduced is that of another rule.
     pub fn trades(&self, stored: &[Stored], parts: usize) -> impl Iterator<Item = Trades> + use<> {
         let kept = &self.choices.kept;
         let most = stored.iter().copied().fold(kept.stored, Stored::max);
@@ -237,8 +237,8 @@ impl Space {
         Trades::ALL.into_iter().filter(move |t| (keep || !t.keep) && (reduce || !t.reduce))
     }
 
-    /// The positions of numbers of parts that leave each device along the axes of the batch an example at least. A pipeline without parts would
-    /// be no faster than one of its stages with all layers.
+    /// The positions of numbers of parts that leave each device along the axes of the batch an example at least. A pipeline
+    /// without parts would be no faster than one of its stages with all layers.
     pub fn parts_of(&self, mesh: &[usize], sets: &[usize]) -> std::ops::Range<usize> {
         let alone = self.stages(mesh) == 1 || self.choices.kept.microbatches;
         usize::from(!alone)..self.most_parts(mesh, sets)

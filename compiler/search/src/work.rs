@@ -1,4 +1,5 @@
-//! What a training step has to do under any layout: its kernels, its parameters and gradients, and along which dims each may be split.
+//! What a training step has to do under any layout: its kernels, its parameters and gradients, and along which dims each may be
+//! split.
 //!
 //! It is read off the step on one device, which is compiled once. So nothing is compiled for a bound that is made of it.
 
@@ -11,8 +12,8 @@ use meshwright_ops::{Class, Graph, Id, Kind, Role};
 use meshwright_plan::{BufId, Dim, KernelFamily, Phase, Plan, Prim};
 use meshwright_sorted::{SortedMap, SortedSet};
 
-/// Kernels on one device that is as fast as each of a mesh, summed over what may be split alike. Where there is one number for each number of
-/// parts that the batch is taken in, it is that of all parts.
+/// Kernels on one device that is as fast as each of a mesh, summed over what may be split alike. Where there is one number for
+/// each number of parts that the batch is taken in, it is that of all parts.
 #[derive(Clone, Debug, Default)]
 pub struct KernelSums {
     /// Least seconds of kernels without products, by phase and by the families of their dims, for each number of parts.
@@ -59,7 +60,8 @@ pub struct ModelWork {
     pub kernels: Vec<KernelSums>,
     /// Of these, what the forward pass through the loop of layers runs.
     pub layers: KernelSums,
-    /// Families of dims of attention that leave none of its kernels if they are split: other kernels, perhaps fewer, take their place.
+    /// Families of dims of attention that leave none of its kernels if they are split: other kernels, perhaps fewer, take their
+    /// place.
     pub whole_heads: Families,
     /// Their products.
     pub shapes: ShapeTable,
@@ -74,7 +76,8 @@ pub struct ModelWork {
 }
 
 impl ModelWork {
-    /// Of a step as it is right before it is partitioned, with the dim that counts examples, and the numbers of parts in which they may be taken.
+    /// Of a step as it is right before it is partitioned, with the dim that counts examples, and the numbers of parts in which
+    /// they may be taken.
     pub fn of(step: &StepGraph, rates: DeviceRates, (example, parts): (Option<Dim>, &[usize])) -> ModelWork {
         let g = &step.graph;
         let mut work = ModelWork { family: families(g), rates: Some(rates), ..ModelWork::default() };
@@ -100,8 +103,9 @@ impl ModelWork {
         work
     }
 
-    /// Adds what the step's Plan for one device runs, with the next choice of what is computed again. Of a step with fewer examples than the one
-    /// that is asked for, `shrunk` has the dim that counts them, and the ratio. `layers` is the dim of the loop that a pipeline cuts.
+    /// Adds what the step's Plan for one device runs, with the next choice of what is computed again. Of a step with fewer
+    /// examples than the one that is asked for, `shrunk` has the dim that counts them, and the ratio. `layers` is the dim of the
+    /// loop that a pipeline cuts.
     pub fn add(
         &mut self,
         plan: &Plan,
@@ -196,8 +200,8 @@ impl ModelWork {
         Some(MatmulKernel { phase: work.phase, families, times, moves, computes, of })
     }
 
-    /// Work for all examples of a kernel of a step with fewer, as [`ModelWork::add`] has it: what runs along them grows, bytes of operands without
-    /// them do not.
+    /// Work for all examples of a kernel of a step with fewer, as [`ModelWork::add`] has it: what runs along them grows, bytes of
+    /// operands without them do not.
     pub(crate) fn whole(&self, plan: &Plan, work: &KernelWork, shrunk: Option<(Dim, f64)>) -> KernelWork {
         let Some((ratio, fixed)) = shrunk.and_then(|(_, ratio)| Some((ratio, self.fixed(plan, work)?)))
         else {

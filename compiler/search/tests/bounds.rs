@@ -5,7 +5,7 @@
 mod support;
 
 use meshwright_core::training_step;
-use meshwright_search::alone::AxesAlone;
+use meshwright_search::axis_bounds::AxesAlone;
 use meshwright_search::bound::roofline;
 use meshwright_search::compiled::Subject;
 use meshwright_search::levels::{Levels, RuleBounds};
@@ -14,7 +14,8 @@ use meshwright_search::text::Candidate;
 use meshwright_search::work::ModelWork;
 use support::{estimates, program, random_machine, space, subject, work_of};
 
-/// Compares bounds of candidates, a few of each base, with their estimates, and counts them, and those whose program says more than `B0`.
+/// Compares bounds of candidates, a few of each base, with their estimates, and counts them, and those whose program says more
+/// than `B0`.
 fn compare(s: &Subject<'_>, space: &Space, work: &ModelWork, every: (usize, usize)) -> (usize, usize) {
     let (mut compared, mut raised, mut alone) = (0, 0, AxesAlone::default());
     for (at, base) in space.bases().iter().enumerate().skip(every.0 % every.1).step_by(every.1) {
@@ -49,8 +50,8 @@ fn compare(s: &Subject<'_>, space: &Space, work: &ModelWork, every: (usize, usiz
     (compared, raised)
 }
 
-/// Bounds rise from the axes of a candidate, one by one, to all of them, to its compiled program and to its estimate, which is above those of each
-/// axis alone too.
+/// Bounds rise from the axes of a candidate, one by one, to all of them, to its compiled program and to its estimate, which is
+/// above those of each axis alone too.
 fn assert_levels(
     (space, work): (&Space, &ModelWork),
     c: &Candidate,

@@ -158,7 +158,8 @@ fn a_search_that_is_stopped_gives_the_gap() {
     assert!(all(Stored::Whole) && all(Stored::Params), "{:?}", found.found);
 }
 
-/// Copies of parameters and the time of gradients are chosen where parameters are stored split, unless lines that are kept say how.
+/// Copies of parameters and the time of gradients are chosen where parameters are stored split, unless lines that are kept say
+/// how.
 #[test]
 fn what_is_traded_is_part_of_the_space() {
     let p = program("gpt", Some("tiny"), &[("batch", 8)]);
@@ -294,8 +295,8 @@ fn what_does_not_fit_is_cut_into_parts_or_computed_again() {
     assert!(report.rows.is_empty() && report.nearest.unwrap().missing_bytes > 0);
 }
 
-/// What a pipeline of a search is estimated to take, by the Plan that it shares with those of other chunks, is within a hundredth of what its own Plan
-/// is; so is its memory.
+/// What a pipeline of a search is estimated to take, by the Plan that it shares with those of other chunks, is within a hundredth
+/// of what its own Plan is; so is its memory.
 #[test]
 fn a_pipeline_takes_what_its_own_plan_does() {
     let sizes: &[(&str, usize)] =

@@ -290,8 +290,8 @@ impl Parser<'_> {
         })
     }
 
-    /// `reduce grads in bf16`: nothing else is reduced in another dtype, and in no other. `reduce grads once` or `reduce grads by part`: nothing
-    /// else is reduced at another time.
+    /// `reduce grads in bf16`: nothing else is reduced in another dtype, and in no other. `reduce grads once` or
+    /// `reduce grads by part`: nothing else is reduced at another time.
     fn reduce(&mut self, pair: Pair<'_, Rule>, base: usize) -> Option<LayoutKind> {
         let mut words = parts(pair);
         let (reduced, how) = (self.name(&words.next()?, base), words.next()?);

@@ -141,7 +141,8 @@ pub(crate) fn unexpected(
     }
 }
 
-/// Of a call whose dims are moved before it has its label, `f(x)[d -> e] as name`: from where to where it is to be written otherwise, and how.
+/// Of a call whose dims are moved before it has its label, `f(x)[d -> e] as name`: from where to where it is to be written
+/// otherwise, and how.
 fn moved_label(text: &str, scan: &Scan, index: usize) -> Option<(usize, usize, String)> {
     let at = |i: usize| scan.tokens.get(i).map(|t| &text[t.start..t.end]);
     let name = scan.tokens.get(index + 1).filter(|t| t.kind == TokenKind::Word)?;

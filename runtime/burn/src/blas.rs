@@ -14,8 +14,8 @@ fn element(dtype: BurnType) -> Option<MatrixElement> {
     }
 }
 
-/// The matrices `[.., rows, columns]` of a tensor, but for their address, and how many; none where it must be copied first, or its
-/// elements are none that cuBLASLt multiplies. Strides are in elements.
+/// The matrices `[.., rows, columns]` of a tensor, but for their address, and how many; none where it must be copied first, or
+/// its elements are none that cuBLASLt multiplies. Strides are in elements.
 pub fn matrices(dtype: BurnType, shape: &[usize], strides: &[usize]) -> Option<(Matrix, usize)> {
     matrix_of(0, element(dtype)?, shape, strides)
 }

@@ -24,7 +24,8 @@ use meshwright_exec::{DeviceKind, ExecError, Platform, Programs};
 use meshwright_gpu::load::Paths;
 use std::fmt;
 
-/// A thread of the host that runs Burn's operations alone: slower than the kernels of `meshwright_cpu`, and the oracle of those for GPUs.
+/// A thread of the host that runs Burn's operations alone: slower than the kernels of `meshwright_cpu`, and the oracle of those
+/// for GPUs.
 pub fn device() -> DeviceKind {
     DeviceKind::new(HostPlatform::Operations)
 }

@@ -82,8 +82,8 @@ pub fn host_tensor(bytes: &[u8], dtype: DType, shape: &[usize]) -> Result<HostTe
 /// The index that a pair of nothing has: the greatest.
 const NONE: i32 = i32::MAX;
 
-/// Handles of a device with the elements of a tensor of the host: none of an empty one, and of pairs their values, as elements of `values`,
-/// and their indices.
+/// Handles of a device with the elements of a tensor of the host: none of an empty one, and of pairs their values, as elements of
+/// `values`, and their indices.
 pub fn upload_parts<B: BackendIr>(
     host: HostTensor,
     values: Option<DType>,

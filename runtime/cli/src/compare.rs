@@ -1,4 +1,4 @@
-//! Several layouts, meshes and sizes of one model beside each other: what each costs, and which collectives appear or vanish.
+//! Several layouts, meshes and sizes of one model, side by side: what each costs, and which collectives appear or vanish.
 
 use crate::output::repeats::{Repetition, RowKey, named, runs};
 use crate::output::table::{Align, Screen, Table, markdown_table};
@@ -48,14 +48,14 @@ pub(crate) struct Variant {
     moved: SortedMap<MovedValue, MovedBytes>,
 }
 
-/// The memory of a device beside what a variant needs.
+/// The memory of a device, and what a variant needs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct VariantFit {
     /// Bytes that a device has.
     pub(crate) bytes: u64,
     /// Whether the variant needs no more.
     pub(crate) fits: bool,
-    /// Lines of the layout with which one that needs more fits; none where none of those that were tried do.
+    /// Lines of the layout with which one that needs more fits; none if none of the tried lines does.
     pub(crate) fits_with: Vec<String>,
     /// Bytes that it needs with these.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -140,7 +140,7 @@ impl Variant {
         }
     }
 
-    /// The same with the estimated time of a step beside what was measured.
+    /// The same with the estimated time of a step and its error against measured ones.
     pub(crate) fn add_estimate(&mut self, seconds: f64, error: f64) {
         let ms = 1e3 * seconds;
         (self.estimated_ms, self.estimate_error) = (Some(ms), Some(error));

@@ -11,7 +11,7 @@ use meshwright_ops::signature::Form;
 use meshwright_runs::catalog::{LAYOUTS, MAPS, MODELS, Shipped, find};
 use meshwright_runs::runs_below;
 use meshwright_sorted::SortedSet;
-use meshwright_train::project::standard::layers;
+use meshwright_train::project::standard_library::layers;
 use meshwright_train::{Project, ProjectOptions};
 use std::ffi::OsStr;
 use std::path::Path;

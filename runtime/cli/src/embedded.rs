@@ -1,5 +1,6 @@
-//! The command inside another program, such as an interpreter of Python: asked with the words of a command line, it answers with what it
-//! would have printed. Signals are the program's own: a writer that fails ends a training as Ctrl-C would, with a checkpoint.
+//! The command inside another program, such as an interpreter of Python: asked with the words of a command line, it answers with
+//! what it would have printed. Signals are the program's own: a writer that fails ends a training as Ctrl-C would, with a
+//! checkpoint.
 
 use crate::args::{Cli, Command, Format};
 use crate::commands::train::prepared;
@@ -58,8 +59,8 @@ pub fn ask_to_stop() {
     signals::ask_to_stop();
 }
 
-/// Leaves the processes that this one is connected with, which waits until they have come to this too; where the program has failed, it
-/// ends all of them.
+/// Leaves the processes that this one is connected with, which waits until they have come to this too; where the program has
+/// failed, it ends all of them.
 pub fn leave(failed: bool) {
     let Some(processes) = connection::taken() else { return };
     if failed {

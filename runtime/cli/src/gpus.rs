@@ -1,5 +1,5 @@
-//! The GPUs of this build. Without the feature `cuda` there are none: whoever asks for one is told how to get it, once the program that
-//! it should run has been found to be right.
+//! The GPUs of this build. Without the feature `cuda` there are none: whoever asks for one is told how to get it, once the
+//! program that it should run has been found to be right.
 
 #[cfg(feature = "cuda")]
 pub(crate) use meshwright_cuda::{compiled_on_host, gpu};

@@ -43,7 +43,7 @@ impl Launched {
 }
 
 /// Variables with the number of processes and with this one's rank, of Open MPI, MPICH and Intel MPI, PMI, Slurm, torchrun.
-/// The first pair that is there counts: an inner launcher sets its own beside those of an outer one.
+/// The first pair that is there counts: an inner launcher sets its own besides those of an outer one.
 const LAUNCHERS: [(&str, &str); 6] = [
     ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
     ("PMI_SIZE", "PMI_RANK"),
@@ -58,7 +58,7 @@ pub(crate) fn launched(variable: impl Fn(&str) -> Option<String>) -> Option<Laun
     let number = |name: &str| variable(name)?.trim().parse::<usize>().ok();
     for (size, rank) in LAUNCHERS {
         let (Some(n), Some(r)) = (number(size), number(rank)) else { continue };
-        // A batch script, which is no task of a step, is told of the tasks too; and that it is the first.
+        // A batch script is not a task of a step, but has the variables of the first one.
         if size == "SLURM_NTASKS" && r == 0 {
             continue;
         }
@@ -157,7 +157,7 @@ fn named(choice: &impl ValueEnum) -> String {
     choice.to_possible_value().map_or(String::new(), |v| v.get_name().into())
 }
 
-/// The first of the GPUs of a process that comes at place `local` among those of its machine, each of which has `each`.
+/// The first of the GPUs of a process that comes at place `local` among those of its machine. Each has `each` GPUs.
 pub(crate) fn own_gpus(local: usize, each: usize) -> usize {
     first_gpu(&std::env::var("CUDA_VISIBLE_DEVICES").unwrap_or_default(), local, each)
 }
@@ -167,14 +167,14 @@ pub(crate) fn nvidia() -> Paths {
     Paths::from_env(|name| std::env::var_os(name))
 }
 
-/// The number of GPUs, where NCCL is told to let ranks share them.
+/// The number of GPUs, if NCCL lets ranks share them.
 pub(crate) fn shared_gpus() -> Option<usize> {
     let shared = std::env::var("NCCL_MULTI_RANK_GPU_ENABLE").is_ok_and(|v| v.trim() == "1");
     let count = || Driver::open(&nvidia()).and_then(|driver| driver.count()).ok();
     shared.then(count).flatten().map(|n| n as usize)
 }
 
-/// The first GPU of a process, among those that it sees. A launcher either shows each process its own GPUs, or shows all of
+/// The first GPU of a process, among the visible ones. A launcher either shows each process its own GPUs, or shows all of
 /// them to every process of the machine.
 fn first_gpu(shown: &str, local: usize, each: usize) -> usize {
     let own = !shown.is_empty() && shown.split(',').count() <= each;
@@ -296,7 +296,7 @@ pub(crate) fn mesh_fits(
     agree_on_result(&processes, "the mesh", failure).map_err(|f| console.failed(f, sources))
 }
 
-/// How a model without a mesh comes onto so many devices.
+/// Advice for a model without a mesh on this number of devices.
 pub(crate) fn split(devices: usize, example: &str) -> String {
     format!("split the model: `--mesh data={devices} --layout '{example} -> data'`, or a layout that ships")
 }

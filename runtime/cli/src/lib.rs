@@ -47,7 +47,7 @@ use stop::Stop;
 #[global_allocator]
 static ALLOCATOR: DiagnosedAllocator = DiagnosedAllocator { end: without_memory };
 
-/// Says that memory for so many bytes could not be had, without an allocation, and ends the process.
+/// Reports that the memory for this number of bytes is missing, without an allocation, and ends the process.
 #[cold]
 fn without_memory(bytes: usize) -> ! {
     let mut text = [0; 512];
@@ -63,7 +63,7 @@ fn without_memory(bytes: usize) -> ! {
     std::process::exit(1)
 }
 
-/// Runs the command line `args`, of which the first is the name of the program.
+/// Runs the command line `args`, whose first word is the name of the program.
 pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     ExitCode::from(exit_code(args))
 }
@@ -111,7 +111,7 @@ pub fn exit_code(args: impl IntoIterator<Item = OsString>) -> u8 {
 /// Prints help, or what is wrong with a command line. What in it would steer the terminal is made visible.
 fn say(error: &clap::Error, args: &[OsString]) {
     let steers = args.iter().any(|a| a.to_string_lossy().contains(render::steers));
-    // Help for a pipe that is closed already is no failure.
+    // Help for a pipe that is closed already is not a failure.
     let _ = if steers {
         let text = error.render().to_string();
         std::io::stderr().write_all(render::printable(&text).as_bytes())
@@ -136,10 +136,10 @@ fn run(command: Command, console: &mut Console) -> Result<(), Stop> {
         Command::New(a) => commands::new::run(&a, console),
         Command::Launch(a) => commands::launch::run(&a, console),
         Command::Bench(a) => commands::machine::bench::run(&a, console),
-        Command::Models(a) => commands::shipped::models(&a, console),
-        Command::Layouts(a) => commands::shipped::layouts(&a, console),
-        Command::Maps(a) => commands::shipped::maps(&a, console),
-        Command::Machines(a) => commands::shipped::machines(&a, console),
+        Command::Models(a) => commands::shipped_files::models(&a, console),
+        Command::Layouts(a) => commands::shipped_files::layouts(&a, console),
+        Command::Maps(a) => commands::shipped_files::maps(&a, console),
+        Command::Machines(a) => commands::shipped_files::machines(&a, console),
         Command::Import(a) => commands::hf::import(&a, console),
         Command::Export(a) => commands::hf::export(&a, console),
         Command::Ckpt(a) => commands::ckpt::run(&a, console),

@@ -1,5 +1,5 @@
-//! The runs that folders hold, however deep, and what is read of them. Of a sweep, these are also the runs that failed, were left out,
-//! or are not there yet.
+//! The runs that folders hold, however deep, and what is read of them. Of a sweep, these are also the runs that failed, were left
+//! out, or are not there yet.
 
 use crate::sweep::combination::Combination;
 use crate::sweep::grid::combinations;

@@ -22,8 +22,8 @@ static LOOKED_AT: AtomicBool = AtomicBool::new(false);
 /// A bar of progress may be on the terminal.
 static BAR: AtomicBool = AtomicBool::new(false);
 
-/// From here on a file that grows beyond what the system allows (`ulimit -f`) is a write that fails, which is reported, and not the end
-/// of the process without a word.
+/// From here on a file that grows beyond what the system allows (`ulimit -f`) is a write that fails, which is reported, and not
+/// the end of the process without a word.
 pub(crate) fn writes_fail_at_limits() {
     // Where it cannot be caught, the process ends as it would have.
     let _uncaught = signal_hook::flag::register(SIGXFSZ, Arc::default());

@@ -1,5 +1,5 @@
-//! The program that the command is a part of, where it is no binary of its own: how it is started again, and where data is that came
-//! with it.
+//! The program that the command is a part of, where it is no binary of its own: how it is started again, and where data is that
+//! came with it.
 
 use std::ffi::OsString;
 use std::io;

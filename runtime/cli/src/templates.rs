@@ -1,4 +1,5 @@
-//! The projects that `new` writes: models with layouts, notebooks, checks for CI, and small data sets, made here, on which they train as they are.
+//! The projects that `new` writes: models with layouts, notebooks, checks for CI, and small data sets, made here, on which they
+//! train as they are.
 
 /// A model to begin with.
 pub(crate) struct Template {

@@ -42,7 +42,8 @@ fn the_launches_of_a_gpu_are_shown_where_there_is_none() {
     assert_eq!(json, again);
 }
 
-/// JSON has what the text of a device plan says: inputs, loops with what they pass on, collectives with their calls, waits, and Burn's operations.
+/// JSON has what the text of a device plan says: inputs, loops with what they pass on, collectives with their calls, waits, and
+/// Burn's operations.
 #[test]
 fn a_device_plan_in_json_has_what_its_text_has() {
     let of = ["explain", "gpt", "--preset", "tiny", "--layout", "dp", "--mesh", "data=2", "--device", "cuda"];

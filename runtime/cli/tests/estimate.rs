@@ -101,7 +101,8 @@ fn an_estimate_has_its_fields() {
     assert!(e["pipe"].is_null());
 }
 
-/// Of a model without attention or collectives no part is less than nothing, and what is hidden is more than the rounding of a difference.
+/// Without attention and collectives, no part of an estimate is negative, and the hidden part exceeds the rounding of a
+/// difference.
 #[test]
 fn no_time_is_below_zero() {
     for args in [
@@ -520,7 +521,8 @@ fn sixteen_thousand_devices_make_progress_between_failures() {
     assert!(text.contains("goodput 91.") && text.contains("a failure every 3 h 06 min"), "{text}");
 }
 
-/// A gather whose steps grow with the logarithm of the nodes, by a line of a file. No shipped machine has one: NCCL's is for one device a node.
+/// A gather whose steps grow with the logarithm of the nodes, by a line of a file. No shipped machine has one: NCCL's is for one
+/// device a node.
 #[test]
 fn a_logarithmic_gather_is_priced_by_its_line() {
     let file = folder("logarithmic").join("here.toml");

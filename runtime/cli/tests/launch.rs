@@ -85,8 +85,8 @@ fn a_machine_gives_the_time_of_a_step() {
     assert_eq!(lines(&out)[0]["estimate"], Value::Null);
 }
 
-/// A machine of the environment is named for all commands: where it gives no estimate the job is written all the same, with a note. One that
-/// cannot be read is a mistake.
+/// A machine of the environment is named for all commands: where it gives no estimate the job is written all the same, with a
+/// note. One that cannot be read is a mistake.
 #[test]
 fn a_machine_of_the_environment_does_not_stop_a_job() {
     let at = folder("launch-environment");

@@ -55,8 +55,8 @@ fn norms_of_huge_values_are_right_or_named() {
     }
 }
 
-/// The derivative of what a norm multiplies by is the cube of that: it does not fit in `f32` from elements of 1e13 on, the gradient
-/// does up to 1e16. So it is with roots and quotients that are written out.
+/// The derivative of what a norm multiplies by is the cube of that: it does not fit in `f32` from elements of 1e13 on, the
+/// gradient does up to 1e16. So it is with roots and quotients that are written out.
 #[test]
 fn gradients_of_norms_of_huge_and_tiny_values_are_right() {
     let written = [

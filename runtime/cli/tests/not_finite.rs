@@ -74,7 +74,7 @@ fn the_first_value_is_named_under_every_layout() {
 
 #[test]
 fn a_value_in_a_loop_is_named() {
-    // What the loop has stacked for its gradient is no false alarm in the iterations before.
+    // What the loop has stacked for its gradient is not a false alarm in the iterations before.
     let body = "    let z = sum[n](x * mean[m](w))
     let s = 0
     repeat m as i {
@@ -191,7 +191,8 @@ fn leave_for_what_is_not_finite_is_kept_with_the_run() {
     assert_eq!(run(&["train", "--run", "b", "--resume", "--steps", "9"]).0, Some(0));
 }
 
-/// Of an operand that is cheap, which is computed again for the backward pass, and of one that another statement has made, in a loop too.
+/// Of an operand that is cheap, which is computed again for the backward pass, and of one that another statement has made, in a
+/// loop too.
 #[test]
 fn an_infinite_derivative_of_any_operand_is_named() {
     let root =
@@ -274,7 +275,7 @@ fn an_infinite_derivative_says_what_to_add() {
     }
 }
 
-/// A model of `y`, of which `h` is 0 at some places and not below.
+/// A model of `y`, with an `h` that is 0 at some places and not below.
 fn guarded(name: &str, y: &str) -> PathBuf {
     let body = format!(
         "    let h = (x - 1) * mean[m](w)\n    let c = h > 0\n    let y = {y}\n    loss l = mean[batch](sum[n](y))\n"
@@ -475,7 +476,7 @@ pub(crate) fn first_loss(at: &Path, more: &[&str]) -> f64 {
     serde_json::from_str::<serde_json::Value>(first).unwrap()["loss"].as_f64().unwrap()
 }
 
-/// `0.9 * average + 0.1 * parameter` is no larger than the greater of both.
+/// `0.9 * average + 0.1 * parameter` is at most the greater of both.
 #[test]
 fn averages_of_huge_parameters_fit() {
     let train = "    optimizer sgd(lr = 0.1)\n    ema 0.9\n";

@@ -72,7 +72,7 @@ fn stages_are_told_with_what_they_hold_and_send() {
     assert_eq!(of(&p, "sends").collect::<Vec<_>>(), [12, 12]);
     assert_eq!(of(&p, "in_flight").collect::<Vec<_>>(), [5, 3]);
     assert!((p["bubble_equal_stages"].as_f64().unwrap() - 1.0 / 8.0).abs() < 1e-9);
-    // Fewer layers take fewer bytes and operations, and the line that balances them is told.
+    // Fewer layers take fewer bytes and operations, and the line that balances them is printed.
     let p = told("stages 2, 6");
     assert_eq!(of(&p, "layers").collect::<Vec<_>>(), [2, 6]);
     assert_eq!(of(&p, "parameter_bytes").collect::<Vec<_>>(), [2 * 2 * 96 * 4, 6 * 2 * 96 * 4]);
@@ -83,8 +83,8 @@ fn stages_are_told_with_what_they_hold_and_send() {
     assert_eq!((sum(&all), &all["balanced"]), (sum(&p), &Value::Null));
 }
 
-/// What stands in front of the layers and behind them is computed by the first and the last stage beside their layers, which then should have fewer
-/// of them. The line that is told has its effect.
+/// What stands in front of the layers and behind them is computed by the first and the last stage besides their layers, which
+/// then should have fewer of them. The line that is printed has its effect.
 #[test]
 fn a_stage_with_a_heavy_end_is_told() {
     let dir = tempfile::tempdir().unwrap();

@@ -91,7 +91,7 @@ fn what_cannot_be_shown_is_said() {
     let (code, _, err) =
         run(&at, &["sweep", "sums.mw", "--data", "data", "--run", "s", "--report", "missing/page.html"]);
     assert!(code == 1 && err.contains("cannot be written") && !at.join("s").exists(), "{err}");
-    // A run that is damaged is left out, and told of.
+    // A run that is damaged is left out, and reported.
     std::fs::write(at.join("runs/a/run.toml"), "model = ").unwrap();
     let (code, _, err) = run(&at, &["report", "runs", "--output", "page.html"]);
     assert!(code == 1 && err.contains("error[E0511]") && err.contains("runs/a/run.toml"), "{err}");
@@ -197,7 +197,7 @@ fn a_page_is_served_to_this_machine_alone_and_follows_runs() {
     let now: Value = serde_json::from_str(&body).unwrap();
     assert_eq!((code, &now["names"]), (200, &serde_json::json!(["a", "b"])));
     assert_eq!(now["changed"].as_object().unwrap().keys().collect::<Vec<_>>(), ["b"]);
-    // A run that cannot be read is told of, and is there again when it can.
+    // A run that cannot be read is reported, and is there again when it can.
     let kept = std::fs::read(at.join("runs/b/run.toml")).unwrap();
     std::fs::write(at.join("runs/b/run.toml"), "model = ").unwrap();
     let fresh = || {
@@ -250,7 +250,7 @@ fn clients_that_stall_hold_up_nobody() {
     for sent in [
         String::new(),
         "GET / HT".into(),
-        // The page again and again, of which nobody takes a byte.
+        // The page again and again, without a reader of its bytes.
         format!("{get}\r\n").repeat(40),
         get.clone() + &body("5000"),
         get.clone() + &body("1000000000000000"),

@@ -229,7 +229,7 @@ fn runs_are_removed_and_nothing_else() {
     let left: Vec<_> =
         std::fs::read_dir(at.join("runs/two")).unwrap().map(|e| e.unwrap().file_name()).collect();
     assert_eq!(left, ["notes.txt"]);
-    // What is no run is refused.
+    // A folder that is not a run is refused.
     let err = wrong(&at, &["runs", "rm", "data", "--yes"], 1);
     assert!(
         err.contains("E0510")
@@ -305,7 +305,7 @@ fn a_damaged_checkpoint_costs_no_other_and_the_best_stays() {
     assert_eq!(left.len(), 5, "{left:?}");
 }
 
-/// What a sweep knows of its runs, and their folders do not, is told too.
+/// Facts that a sweep knows of its runs, and their folders do not, are printed too.
 #[test]
 fn runs_that_were_killed_are_failed_and_those_without_a_folder_count() {
     let at = prepared("runs-problems");
@@ -354,7 +354,7 @@ fn a_report_has_the_runs_that_a_list_has() {
     assert!(code == 0 && err.contains("shows 3 runs"), "{err}");
 }
 
-/// What is no regular file is refused, whatever the command writes.
+/// A path that is not a regular file is refused, whatever the command writes.
 #[test]
 fn devices_and_links_are_not_replaced() {
     let at = three("runs-outputs");

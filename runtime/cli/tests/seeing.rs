@@ -549,8 +549,8 @@ fn what_is_probably_not_meant_is_a_warning() {
     assert!(!train(&["--steps", "2", "--no-eval", "--resume"]).contains("warning"), "a resumed run");
 }
 
-/// Large products that tensor cores do not multiply are named with the reason: those of `f32`, and those of fewer columns than are read at once.
-/// An odd vocabulary is none, since such products are cut.
+/// Large products that tensor cores do not multiply are named with the reason: those of `f32`, and those of fewer columns than
+/// are read at once. An odd vocabulary is none, since such products are cut.
 #[test]
 fn products_that_no_fast_kernel_of_a_gpu_computes_are_named() {
     let explained = |args: &[&str]| {

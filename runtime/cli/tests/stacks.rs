@@ -1,4 +1,5 @@
-//! Parts of a stack: what a `train` block and `--init-map` say of some iterations of a loop is what they would say of a loop of its own.
+//! Parts of a stack: what a `train` block and `--init-map` say of some iterations of a loop is what they would say of a loop of
+//! its own.
 
 use crate::support::{self, data, events, folder, run_in as run, steps};
 use meshwright_sorted::SortedMap;

@@ -163,8 +163,8 @@ fn a_second_ctrl_c_ends_a_sweep_at_once() {
     let mut sweep = command(&words.split(' ').collect::<Vec<_>>());
     let mut child = sweep.current_dir(&at).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let runs = first_runs(&child);
-    // They cannot hear the first one: each stands still before the sweep tells it to end. One that had still to be stopped, and has
-    // just begun, would end by it.
+    // They cannot hear the first one: each stands still before the sweep tells it to end. One that had still to be stopped, and
+    // has just begun, would end by it.
     runs.iter().for_each(|pid| signal(*pid, Signal::STOP));
     until(&runs, |status| status.contains("\nState:\tT"));
     signal(child.id(), Signal::INT);

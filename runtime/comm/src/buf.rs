@@ -72,7 +72,7 @@ pub(crate) fn alignment(dtype: DType) -> usize {
 /// Why bytes are not a buffer of a dtype.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BufferMismatch {
-    /// The length is no whole number of elements.
+    /// The length is not a whole number of elements.
     #[error("{bytes} bytes are no whole number of elements of {dtype}")]
     Length {
         /// Bytes given.
@@ -103,7 +103,7 @@ fn fits(bytes: &[u8], dtype: DType) -> Result<usize, BufferMismatch> {
 pub enum MemorySpace {
     /// The memory of this process.
     Host,
-    /// The memory of a GPU, by its number among those that this process sees. Its addresses mean nothing to the host.
+    /// The memory of a GPU, by its number among the ones that this process sees. Its addresses mean nothing to the host.
     Device(u32),
 }
 
@@ -194,7 +194,7 @@ impl<'a> Buf<'a> {
         self.len
     }
 
-    /// Whether there is no element.
+    /// Whether it has no element.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -255,7 +255,7 @@ impl<'a> BufMut<'a> {
         self.len
     }
 
-    /// Whether there is no element.
+    /// Whether it has no element.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }

@@ -14,8 +14,8 @@ pub enum Slot<'a> {
     Apart(Buf<'a>, BufMut<'a>),
 }
 
-/// A collective as one member calls it. [`Call::new`] makes it, or [`Call::all_gather`] and its like. Counts are elements, one for each
-/// member in group order, and may be 0.
+/// A collective as one member calls it. [`Call::new`] makes it, or [`Call::all_gather`] and its like. Counts are elements, one
+/// for each member in group order, and may be 0.
 #[derive(Debug)]
 pub struct Call<'a> {
     /// Which collective.

@@ -4,7 +4,8 @@
 //! **Invariants:**
 //! - A collective never hangs: it ends with its result, or with an error that names the rank and the call at fault.
 //! - A collective that returned, with a result or an error, touches its caller's memory no more.
-//! - Folds of host memory run left to right in group order, element by element, and all members receive the same bits (see [`fold`]).
+//! - Folds of host memory run left to right in group order, element by element, and all members receive the same bits (see
+//!   [`fold`]).
 //! - Nothing here knows of tensors, steps or Burn: memory is flat and typed.
 //!
 //! Blocking calls ([`Collectives`]) borrow memory. The asynchronous form ([`Collectives::start`], [`Started::wait`]) owns
@@ -22,7 +23,7 @@ mod names;
 pub mod nccl;
 mod recorder;
 mod signature;
-mod started;
+mod started_collective;
 mod subnormals;
 #[cfg(test)]
 mod tests;
@@ -50,7 +51,7 @@ pub use meshwright_plan::{BusFactor, CollectiveKind, Group, NotAGroup};
 pub use names::{CallName, Tag};
 pub use recorder::{CallRecorder, RecordedCalls};
 pub use signature::{Layout, Part};
-pub use started::Started;
+pub use started_collective::Started;
 pub use subnormals::flush_subnormals;
 pub use threads::{ThreadsTransport, Timeouts, World};
 pub use transport::{Abort, AsyncCollective, Transport, TransportMemory};

@@ -17,8 +17,8 @@ pub struct Tag {
     /// The collective on whose behalf a transport makes this call on its control plane. Errors then name that collective,
     /// and the sequence number is not compared: the calls that it belongs to may differ, which is to be found out.
     pub control_for: Option<CollectiveKind>,
-    /// Whether it is of a message over a link between two stages of a pipeline. Both ends count the messages of the link, so that its sequence
-    /// numbers have nothing to do with those of other calls.
+    /// Whether it is of a message over a link between two stages of a pipeline. Both ends count the messages of the link, so that
+    /// its sequence numbers have nothing to do with those of other calls.
     pub is_message: bool,
 }
 

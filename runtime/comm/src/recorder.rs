@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Records calls of a [`Transport`](crate::Transport) into a graph of its device. Whether a call is recorded is the same for all ranks, and
-/// so is what they launch: they agree on it beforehand.
+/// Records calls of a [`Transport`](crate::Transport) into a graph of its device. Whether a call is recorded is the same for all
+/// ranks, and so is what they launch: they agree on it beforehand.
 pub trait CallRecorder {
-    /// Calls from now on go into the graph that is being recorded on a stream of the device, known by its address. They have not run when
-    /// they were waited for: that only orders what is recorded then.
+    /// Calls from now on go into the graph that is being recorded on a stream of the device, known by its address. They have not
+    /// run when they were waited for: that only orders what is recorded then.
     ///
     /// # Safety
     /// It is a stream of the device as long as calls are recorded and what was recorded is launched.

@@ -1,7 +1,7 @@
 //! Subnormal numbers count as zero.
 //!
-//! Training makes them in masses: the square of a small gradient in the state of an optimizer lies below 1e-38 soon. Processors of
-//! x86-64 take some 150 cycles for each of them, so a step became 3.5 times slower the better a model fit its data (ADR 35).
+//! Training makes them in masses: the square of a small gradient in the state of an optimizer lies below 1e-38 soon. Processors
+//! of x86-64 take some 150 cycles for each of them, so a step became 3.5 times slower the better a model fit its data (ADR 35).
 
 /// From now on the calling thread, and threads that it starts, take subnormal numbers as zero and give zero in place of them, in
 /// `f32` and `f64`. Where arithmetic on values goes on in several threads, all do this, or a result depends on who computed it.

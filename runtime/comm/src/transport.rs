@@ -39,7 +39,7 @@ pub trait Transport: Send {
         place == MemorySpace::Host && can_fold(monoid, dtype)
     }
 
-    /// The GPU whose memory it works on beside the host's.
+    /// The GPU whose memory it works on, besides the host's.
     fn gpu(&self) -> Option<u32> {
         None
     }
@@ -56,8 +56,8 @@ pub trait Transport: Send {
         Ok(())
     }
 
-    /// Announces the links over which this device will send and receive messages: groups of a sender and a receiver. Every device calls it,
-    /// each with its own. Messages over a link are calls with a tag of that link.
+    /// Announces the links over which this device will send and receive messages: groups of a sender and a receiver. Every device
+    /// calls it, each with its own. Messages over a link are calls with a tag of that link.
     ///
     /// # Errors
     /// Where a link cannot be made.
@@ -66,8 +66,8 @@ pub trait Transport: Send {
         Ok(())
     }
 
-    /// From now on calls come after what that stream of the device has when they are posted, and what it gets after a wait comes after
-    /// the call; streams beside it have no part in that. Without a stream this is so of all work of the device.
+    /// From now on calls come after what that stream of the device has when they are posted, and what it gets after a wait comes
+    /// after the call; other streams have no part in that. Without a stream this is so of all work of the device.
     ///
     /// # Safety
     /// It is a stream of the device as long as this lives.
@@ -130,7 +130,7 @@ pub trait Abort: Send + Sync {
         None
     }
 
-    /// Notes a call that this device makes beside the transport, for the errors of others.
+    /// Notes a call that this device makes outside of the transport, for the errors of others.
     fn entered(&self, call: &CallName) {
         let _ = call;
     }

@@ -26,7 +26,8 @@ const SLACK: (usize, usize) = (50, 4 << 20);
 static HELD: AtomicUsize = AtomicUsize::new(0);
 static MOST: AtomicUsize = AtomicUsize::new(0);
 
-/// The most bytes that the values of all devices that are threads of this process ever took at once, those apart that are too small to count.
+/// The most bytes that the values of all devices that are threads of this process ever took at once, those apart that are too
+/// small to count.
 pub fn peak_value_bytes() -> u64 {
     MOST.load(Ordering::Relaxed) as u64
 }

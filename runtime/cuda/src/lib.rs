@@ -1,5 +1,5 @@
-//! Devices that are NVIDIA's GPUs, and their stand-in on the host: kernels that are compiled for the device at hand, cuBLASLt's matmuls, and
-//! operations of Burn where there is neither. Without the cargo feature `cuda` this crate is empty.
+//! Devices that are NVIDIA's GPUs, and their stand-in on the host: kernels that are compiled for the device at hand, cuBLASLt's
+//! matmuls, and operations of Burn where there is neither. Without the cargo feature `cuda` this crate is empty.
 //!
 //! **Invariant:** a device computes what a launch says, for any program; the results are those of the native kernels
 //! except for rounding.

@@ -1,4 +1,5 @@
-//! The allocator of commands: memory that cannot be had ends the process as the command says, where the standard library would abort it.
+//! The allocator of commands: memory that cannot be had ends the process as the command says, where the standard library would
+//! abort it.
 #![expect(unsafe_code, reason = "an allocator is unsafe by its trait")]
 
 use libmimalloc_sys::{
@@ -10,7 +11,8 @@ use std::collections::TryReserveError;
 
 /// The allocator mimalloc, with an end for commands that run out of memory.
 pub struct DiagnosedAllocator {
-    /// Ends the process where there is no memory for the bytes, unless [`try_reserve`] asked for them. It must allocate nothing.
+    /// Ends the process where there is no memory for the bytes, unless [`try_reserve`] asked for them. It must allocate
+    /// nothing.
     pub end: fn(usize) -> !,
 }
 

@@ -16,8 +16,8 @@ pub fn cache_folder() -> Option<&'static Path> {
     FOLDER.get().map(PathBuf::as_path)
 }
 
-/// Where the user wants what can be made again to be kept, by `variable`, which reads the environment: where `MESHWRIGHT_CACHE` says (nowhere if that is
-/// empty), else `meshwright` in the user's folder of caches.
+/// Where the user wants what can be made again to be kept, by `variable`, which reads the environment: where `MESHWRIGHT_CACHE`
+/// says (nowhere if that is empty), else `meshwright` in the user's folder of caches.
 pub fn caches_of(variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
     if let Some(folder) = variable("MESHWRIGHT_CACHE") {
         return Some(PathBuf::from(folder)).filter(|f| !f.as_os_str().is_empty());

@@ -1,6 +1,6 @@
-//! Folders, and what lies in them. Whatever is below a folder that somebody has named may come from a stranger: it is reached name by
-//! name from the open folder above it, so that no link leads out, neither that of a file nor that of a folder, also where it is put
-//! there meanwhile.
+//! Folders, and what lies in them. Whatever is below a folder that somebody has named may come from a stranger: it is reached
+//! name by name from the open folder above it, so that no link leads out, neither that of a file nor that of a folder, also where
+//! it is put there meanwhile.
 
 use rustix::fs::{
     AtFlags, Dir, FileType, Mode, OFlags, fsync, mkdirat, open, openat, renameat, statat, unlinkat,

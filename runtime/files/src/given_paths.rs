@@ -1,5 +1,5 @@
-//! The paths in what `--data` says. A run keeps them absolute, so that a command that goes on with it reads the same files from any
-//! folder.
+//! The paths in what `--data` says. A run keeps them absolute, so that a command that goes on with it reads the same files from
+//! any folder.
 
 use std::path::Path;
 
@@ -36,8 +36,8 @@ fn escaped(folder: &Path) -> String {
     out
 }
 
-/// A value of `--data` that was given in `folder`, with absolute paths: those of files that are named one by one, or that of a folder. The
-/// name of a data set that is searched for stays a name.
+/// A value of `--data` that was given in `folder`, with absolute paths: those of files that are named one by one, or that of a
+/// folder. The name of a data set that is searched for stays a name.
 pub fn absolute(given: &str, folder: &Path) -> String {
     if !names_files(given) {
         let there = folder.join(given);

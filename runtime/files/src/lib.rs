@@ -1,5 +1,6 @@
 //! Files, for the crates that keep something in them: folders that no link leads out of, files that are replaced or written as a
-//! whole, texts with a limit, the paths and tensors that files hold, the user's caches, and numbers and lists as messages about them have them.
+//! whole, texts with a limit, the paths and tensors that files hold, the user's caches, and numbers and lists as messages about
+//! them have them.
 //!
 //! **Invariant:** nothing that a stranger has put into a file or a folder is followed, waited for or taken without a limit.
 

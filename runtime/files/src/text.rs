@@ -6,8 +6,8 @@ use std::borrow::Cow;
 /// The most names that a message lists.
 const LISTED: usize = 6;
 
-/// A text as a cell of CSV: one that a spreadsheet would take for a formula and compute begins with an apostrophe, which says that it
-/// is text. Numbers are none of these texts.
+/// A text as a cell of CSV: one that a spreadsheet would take for a formula and compute begins with an apostrophe, which says
+/// that it is text. Numbers are none of these texts.
 pub fn csv_text(text: &str) -> Cow<'_, str> {
     match text.starts_with(['=', '+', '-', '@', '\t', '\r']) {
         true => format!("'{text}").into(),

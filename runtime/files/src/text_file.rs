@@ -24,8 +24,8 @@ pub fn text_of_at_most(path: &Path, most: usize) -> Result<String, String> {
 }
 
 /// Opens a text to read it, without waiting for anybody: a folder is refused, and so is a named pipe, of which nobody may ever
-/// write the other end. A device has what can be read at once, such as `/proc/kmsg`, which never ends. What is open already, such as
-/// `/dev/stdin`, is waited for.
+/// write the other end. A device has what can be read at once, such as `/proc/kmsg`, which never ends. What is open already, such
+/// as `/dev/stdin`, is waited for.
 ///
 /// # Errors
 /// Where it cannot be opened, or is neither a file nor open already.

@@ -11,8 +11,8 @@
 //! moves the data.
 
 use crate::process::MpiTransport;
+use crate::process_devices::Several;
 use crate::proxy::ProxyThread;
-use crate::several::Several;
 use crate::timing::{ANSWER, LAST_ANSWER};
 use meshwright_comm::parts::Pending;
 use meshwright_comm::{

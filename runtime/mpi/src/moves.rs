@@ -2,14 +2,14 @@
 //!
 //! - Reductions are the library's own, except those whose result depends on the order of the members: maxima and minima
 //!   of floats (which of several NaN, which zero), all folds of `bf16` and `f16`, which are rounded once, and all folds of
-//!   floats where a fixed order is asked for. These fold here (`crate::ordered`). The library folds pairs and truth values by
+//!   floats where a fixed order is asked for. These fold here (`crate::ordered_folds`). The library folds pairs and truth values by
 //!   functions of ours.
 //! - Whatever the library has no call for is sends and receives. Their tags tell collectives apart, so several may be in flight.
 //! - A call of the library counts elements by `i32`, so buffers are cut where they have more ([`Kit::limit`]); gathers and
 //!   scatters, whose offsets are `i32` too, become sends, receives and folds piece by piece.
 
-use crate::kit::{Kit, Member, Staging, copy};
-use crate::ordered::{FoldSlice, Ordered};
+use crate::collective_state::{Kit, Member, Staging, copy};
+use crate::ordered_folds::{FoldSlice, Ordered};
 use crate::sys::Requests;
 use meshwright_comm::Layout;
 use meshwright_comm::parts::{Addresses, Division, PostedCall, starts};
@@ -263,7 +263,8 @@ impl RunningCollective {
         let first = self.counts.len();
         self.counts.extend([ints(counts)?, ints(&starts(counts))?]);
         let whole = (target, self.counts[first].as_slice(), self.counts[first + 1].as_slice());
-        // SAFETY: the caller's promise; counts and starts live as long as the run: a `Vec` that moves keeps its contents in place.
+        // SAFETY: the caller's promise; counts and starts live as long as the run: a `Vec` that moves keeps its contents in
+        // place.
         unsafe { self.requests.all_gather(place.comm, (source, own), whole, of) }
     }
 

@@ -19,8 +19,8 @@ pub struct MpiOptions {
     pub limit: usize,
     /// The rank that the launcher has given to this process, for errors while MPI does not work.
     pub launched_as: usize,
-    /// Ends this process with an exit code, where all else has failed and it would wait for ever: at once, since what libraries do
-    /// at an orderly end may wait too.
+    /// Ends this process with an exit code, where all else has failed and it would wait for ever: at once, since what libraries
+    /// do at an orderly end may wait too.
     pub exit: fn(i32) -> !,
 }
 

@@ -1,11 +1,11 @@
 //! The end of the world that a process has.
 
+use crate::collective_state::Kit;
 use crate::engine::Engine;
 use crate::job::abort_job;
-use crate::kit::Kit;
 use crate::message::Message;
 use crate::options::MpiOptions;
-use crate::shared::{SharedEngine, say};
+use crate::shared_engine::{SharedEngine, say};
 use crate::sys;
 use crate::timing::{ANSWER, DOUBT, LAST_ANSWER};
 use crate::wait::{Pending, ask, release};
@@ -269,8 +269,8 @@ impl Transport for MpiTransport {
 }
 
 impl MpiTransport {
-    /// Makes the communicator of a link with a first message. Stages begin to receive over some links before others send over them, so that links
-    /// would first be used in other orders on other ranks.
+    /// Makes the communicator of a link with a first message. Stages begin to receive over some links before others send over
+    /// them, so that links would first be used in other orders on other ranks.
     fn first_message(&mut self, link: &Group) -> Result<(), CommError> {
         let [from, to] = link.ranks() else { return Ok(()) };
         if self.shared.engine().has_comm(link) {

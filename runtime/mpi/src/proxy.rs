@@ -1,9 +1,9 @@
 //! The thread that stands in for the devices of other processes: it posts their calls as their messages come.
 
 use crate::channel::Received;
-use crate::kit::Staging;
+use crate::collective_state::Staging;
 use crate::message::{DeviceMessage, Header, Message};
-use crate::several::{Several, Told};
+use crate::process_devices::{Several, Told};
 use meshwright_comm::parts::{Addresses, Pending, PostedCall, check};
 use meshwright_comm::wire::Malformed;
 use meshwright_comm::{Abort, Group, ThreadsTransport, Transport, flush_subnormals};
@@ -179,7 +179,7 @@ mod tests {
         let (group, tag) = (Group::new([5, 2], 2).unwrap(), Tag::new(3, "w", 9));
         let call = Call::all_reduce(Monoid::Sum, slots).checked(&group, &tag, (2, 6)).unwrap();
         // SAFETY: arrays of this function.
-        let payload = unsafe { crate::several::payload(&call, group.position()) };
+        let payload = unsafe { crate::process_devices::payload(&call, group.position()) };
         let header = Header { tag, signature: call.signature };
         let (read, _data) = read_call(&group, &header, &payload).unwrap();
         // SAFETY: the message's memory, in `_data`.

@@ -1,7 +1,7 @@
 //! A thin layer over the C interface: return codes become errors, handles become types. The safe interface of the `mpi`
 //! crate is not used, since it ties each request to a scope, which the two halves of a collective do not share.
 //!
-//! Every function here is called by one thread at a time (`crate::shared`), so that `MPI_THREAD_SERIALIZED` suffices.
+//! Every function here is called by one thread at a time (`crate::shared_engine`), so that `MPI_THREAD_SERIALIZED` suffices.
 #![expect(unsafe_code, reason = "calls of a C library")]
 
 use mpi::ffi;

@@ -2,7 +2,7 @@
 
 use crate::engine::{Engine, Serial};
 use crate::message::{CollectiveId, Message, Status};
-use crate::shared::SharedEngine;
+use crate::shared_engine::SharedEngine;
 use crate::timing::{ANSWER, LAST_ANSWER};
 use meshwright_comm::parts::blocking;
 use meshwright_comm::{AsyncCollective, CommError, Missing};

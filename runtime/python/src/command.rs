@@ -36,7 +36,8 @@ pub(crate) fn leave(py: Python<'_>, failed: bool) {
     }
 }
 
-/// Answers the words of a command line: what it prints, and what it says beside that. AnswerWriter go to `each` instead, where that is given.
+/// Answers the words of a command line: what it prints, and what it says beside that. AnswerWriter go to `each` instead, where
+/// that is given.
 ///
 /// Raises what the command would say where it fails, and what `each` raises, which ends the command.
 #[pyfunction]

@@ -1,8 +1,8 @@
 //! Meshwright for Python: the native module below the package `meshwright`, which gives it its names and its documentation.
 //!
-//! **Invariant:** nothing is computed or decided here. Questions are command lines, which [`meshwright_cli::embedded`] answers as the
-//! command does; steps are those of [`meshwright_train::StepSession`]. The interpreter is free while either works, and what cannot work in
-//! a fork of a process is refused there.
+//! **Invariant:** nothing is computed or decided here. Questions are command lines, which [`meshwright_cli::embedded`] answers as
+//! the command does; steps are those of [`meshwright_train::StepSession`]. The interpreter is free while either works, and what
+//! cannot work in a fork of a process is refused there.
 
 mod arrays;
 mod batches;

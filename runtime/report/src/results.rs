@@ -97,7 +97,8 @@ impl RunRow {
     }
 }
 
-/// As a sweep calls it: the name of a layout that ships, that of a file without its folder and extension, or the rules of the command line.
+/// As a sweep calls it: the name of a layout that ships, that of a file without its folder and extension, or the rules of the
+/// command line.
 fn layout_name(s: &RunSummary) -> Option<String> {
     let file = s.layout_file.as_deref().and_then(|f| f.strip_suffix(".layout"));
     let name = |f: &str| match Path::new(f).file_name().filter(|_| f.starts_with('/')) {

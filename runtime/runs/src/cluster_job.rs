@@ -18,7 +18,8 @@ pub struct ClusterJob {
     pub started: Option<String>,
 }
 
-/// The variable by which the job files that Meshwright writes tell when the job was submitted, in seconds since 1970: Slurm has none.
+/// The variable by which the job files that Meshwright writes tell when the job was submitted, in seconds since 1970: Slurm has
+/// none.
 pub const SUBMITTED: &str = "MESHWRIGHT_JOB_SUBMITTED";
 
 impl ClusterJob {

@@ -1,8 +1,8 @@
 //! The folder of a run: its settings, checkpoints, log, history and costs, what other programs read of it, and what it says once
 //! it is there.
 //!
-//! **Invariant:** nothing here depends on the layout, nor on what computes. Checkpoints hold whole tensors by parameter path. What is
-//! read from disk is checked before it is used; a bad file is a diagnostic, never a panic.
+//! **Invariant:** nothing here depends on the layout, nor on what computes. Checkpoints hold whole tensors by parameter path.
+//! What is read from disk is checked before it is used; a bad file is a diagnostic, never a panic.
 
 pub mod catalog;
 pub mod checkpoint;

@@ -44,7 +44,8 @@ pub enum Event {
         seconds: f64,
         /// The most resident memory that this process ever had, in bytes; 0 where the system does not tell.
         peak_memory_bytes: u64,
-        /// The most bytes that the values of this process's devices ever took at once, where these are threads: what the Plan counts.
+        /// The most bytes that the values of this process's devices ever took at once, where these are threads: what the Plan
+        /// counts.
         peak_value_bytes: u64,
     },
 }

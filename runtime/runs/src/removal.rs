@@ -74,8 +74,8 @@ fn is_event_file(name: &str) -> bool {
     name.starts_with("events.out.tfevents.") && name.ends_with(".meshwright")
 }
 
-/// Removes a run, whose folder nobody else can use meanwhile; the folder goes too where nothing else is in it, and with it the links
-/// that it was named by. What was removed.
+/// Removes a run, whose folder nobody else can use meanwhile; the folder goes too where nothing else is in it, and with it the
+/// links that it was named by. What was removed.
 ///
 /// # Errors
 ///

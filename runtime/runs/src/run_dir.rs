@@ -1,6 +1,6 @@
 //! The folder of a run: resolved settings (`run.toml`), copies of the texts it was made from (`model.mw`, `used-1.mw`,
-//! `rules.layout`), `plan.json`, `costs.json`, `history.jsonl`, `metrics.jsonl` and `checkpoints/`. One that was imported has no plan and no
-//! metrics, and the `tokenizer.json` that came with its weights.
+//! `rules.layout`), `plan.json`, `costs.json`, `history.jsonl`, `metrics.jsonl` and `checkpoints/`. One that was imported has no
+//! plan and no metrics, and the `tokenizer.json` that came with its weights.
 //!
 //! **Invariant:** a folder that holds a run, which is one with a `run.toml`, is never written to but to resume it, and by one
 //! process at a time.
@@ -50,7 +50,7 @@ impl RunDir {
     ///
     /// # Errors
     ///
-    /// E0510 where it holds a run, or remains of one that its `run.toml` is missing from; and where it is no folder.
+    /// E0510 where it holds a run, or remains of one that its `run.toml` is missing from; and if it is not a folder.
     pub fn vacant(path: &Path) -> Checked<()> {
         if path.exists() && !path.is_dir() {
             return Err(refused(path, codes::E0510, "it is not a folder"));
@@ -206,8 +206,8 @@ impl RunDir {
     }
 
     /// Opens `metrics.jsonl` to append, after cutting it back to what a run had written that stands there: what came later
-    /// will come again. A torn last line goes too. Lines that are no events are set aside in a file beside it; what is said
-    /// of that comes second. `sinks` are made for the lines that are kept.
+    /// will come again. A torn last line goes too. Lines that are not events are moved to a file next to it; the message
+    /// about that comes second. `sinks` are made for the lines that are kept.
     ///
     /// # Errors
     ///
@@ -279,10 +279,11 @@ pub fn read_log(run: &Path) -> Checked<Vec<u8>> {
     Ok(read_if_there(run, METRICS)?.unwrap_or_default())
 }
 
-/// A longer line is no event.
+/// Bytes of the longest line; a longer one is not an event.
 const LONGEST_LINE: u64 = 1 << 24;
 
-/// Hands out the lines of `metrics.jsonl` of a run, one after the other: a log may be larger than memory. None where there is none yet.
+/// Hands out the lines of `metrics.jsonl` of a run, one after the other: a log may be larger than memory. None where there is
+/// none yet.
 ///
 /// # Errors
 ///
@@ -363,13 +364,13 @@ pub fn no_run(path: &Path) -> Box<Diagnostic> {
 
 /// Copies of the texts that a run was made from.
 pub struct TextCopies {
-    /// The model's file, and those that it uses.
+    /// The file of the model, and the files that it uses.
     pub models: Vec<String>,
     /// The layout's rules.
     pub layout: String,
 }
 
-/// Reads the copies of a run's texts, `used` of which are files that the model uses.
+/// Reads the copies of a run's texts: `used` is the number of files that the model uses.
 ///
 /// # Errors
 ///

@@ -1,5 +1,5 @@
-//! Writes tensors to files that others read: `.npy`, `.npz`, `.safetensors`, or a folder of `.npy` files. A file is written beside
-//! its name and renamed when it is whole, so that one that was there before is there until then.
+//! Writes tensors to files that others read: `.npy`, `.npz`, `.safetensors`, or a folder of `.npy` files. A file is written under
+//! another name and renamed when it is whole, so that an earlier one stays until then.
 
 use crate::devices::host_tensor::raw_of;
 use meshwright_diag::{Diagnostic, codes};
@@ -139,7 +139,7 @@ impl ArrayTarget {
     }
 }
 
-/// Writes a file beside its name, and gives it its name when all of it is on disk.
+/// Writes a file under another name, and gives it its name when all of it is on disk.
 fn replaced(
     path: &Path,
     write: impl FnOnce(&mut BufWriter<&std::fs::File>) -> io::Result<()>,
@@ -152,7 +152,7 @@ fn replaced(
     new.replace_durably()
 }
 
-/// NumPy's format 1.0. There is no bf16 in NumPy: such values are written as f32, which has all of them.
+/// NumPy's format 1.0. NumPy has no bf16: such values are written as f32, which has all of them.
 fn npy(to: &mut dyn Write, tensor: &HostTensor) -> io::Result<()> {
     let (descr, bytes) = numpy(tensor)?;
     let shape: Vec<String> = tensor.shape.iter().map(usize::to_string).collect();
@@ -161,7 +161,7 @@ fn npy(to: &mut dyn Write, tensor: &HostTensor) -> io::Result<()> {
         all => format!("({})", all.join(", ")),
     };
     let mut header = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}");
-    // Magic, version, length and header fill whole lines of 64 bytes, the last of which ends in a line feed.
+    // Magic, version, length and header fill whole lines of 64 bytes; the last one ends in a line feed.
     const BEFORE: usize = 10;
     let filled = (BEFORE + header.len() + 1).next_multiple_of(64) - BEFORE - 1;
     header = format!("{header:filled$}\n");

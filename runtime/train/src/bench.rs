@@ -60,8 +60,8 @@ pub struct BenchResult {
     pub model_tflops: f64,
     /// Greatest memory of a device by the Plan.
     pub plan_peak_bytes: u64,
-    /// The same of the device with `device_peak_bytes`, less what it never makes: masks that are drawn where they are read, and values that are
-    /// computed there.
+    /// The same of the device with `device_peak_bytes`, less what it never makes: masks that are drawn where they are read, and
+    /// values that are computed there.
     pub device_plan_bytes: Option<u64>,
     /// The most that a device of this process had in use, seen in one more step; none where devices do not tell.
     pub device_peak_bytes: Option<u64>,

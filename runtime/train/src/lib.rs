@@ -1,8 +1,8 @@
-//! Training and what follows it: a model and its layout as a project, the loop, evaluation, prediction and generation, first values,
-//! and models of Hugging Face.
+//! Training and what follows it: a model and its layout as a project, the loop, evaluation, prediction and generation, first
+//! values, and models of Hugging Face.
 //!
-//! **Invariant:** nothing that is computed or written here depends on the layout, but for rounding. What a model or a command asks
-//! for is checked before devices start; what is wrong with it is a diagnostic, never a panic.
+//! **Invariant:** nothing that is computed or written here depends on the layout, but for rounding. What a model or a command
+//! asks for is checked before devices start; what is wrong with it is a diagnostic, never a panic.
 
 mod arrays;
 pub mod bench;
@@ -37,8 +37,8 @@ pub use prediction::{PredictOptions, Prediction, predict};
 pub use project::warnings::CHOSEN_ON_TEST;
 pub use project::{Loaded, Project, ProjectOptions};
 pub use recorded::{Recorded, recorded};
+pub use stepping::batch_blocks::{BatchNeeds, GivenBatch, GivenBlocks, InputForm};
 pub use stepping::batch_reader::BatchReader;
-pub use stepping::given::{BatchNeeds, GivenBatch, GivenBlocks, InputForm};
 pub use stepping::{OpenEvaluation, OpenPrediction, StepSession};
 pub use trace::TraceOptions;
 pub use training::policies::{monitor_of, policies_of, reports_of};

@@ -6,8 +6,9 @@ use toml::{Table, Value};
 /// The most maps that extend one another.
 const MOST: usize = 8;
 
-/// The table of a text, with what it does not say taken from the map that it extends: tables key by key, and rules for tensors behind its
-/// own. `renamed` says how names of tensors begin here in place of there; `removed`, such as `tokens.pad_token_id`, what it has not.
+/// The table of a text, with what it does not say taken from the map that it extends: tables key by key, and rules for tensors
+/// behind its own. `renamed` says how names of tensors begin here in place of there; `removed`, such as `tokens.pad_token_id`,
+/// what it has not.
 pub(super) fn merged(text: &str) -> Result<Table, String> {
     merged_within(text, MOST)
 }

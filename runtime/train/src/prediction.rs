@@ -199,8 +199,8 @@ fn predicted(
     Ok(Prediction { outputs, class_names, written: written.collect(), warnings: q.warnings, notes })
 }
 
-/// The names of the positions along dims of outputs, as the run was trained with them; of a plain checkpoint as the data has them. The
-/// first process, which says them, has them.
+/// The names of the positions along dims of outputs, as the run was trained with them; of a plain checkpoint as the data has
+/// them. The first process, which says them, has them.
 fn class_names(
     q: &Question,
     options: &PredictOptions,

@@ -52,8 +52,8 @@ impl Recorded {
         &self.settings.file
     }
 
-    /// The texts that it was made from, each with what it is (`model`, `layout`, or the name of a file that the model uses) and the
-    /// name of its file.
+    /// The texts that it was made from, each with what it is (`model`, `layout`, or the name of a file that the model uses) and
+    /// the name of its file.
     pub fn texts(&self) -> Vec<(&str, &str, &str)> {
         let of = |file: &'_ String| self.models.get(file).map_or("", String::as_str);
         let main = &self.settings.file;

@@ -23,7 +23,8 @@ model small {
 train small { minimize l optimizer sgd(lr = 0.1) }
 ";
 
-/// The most that a session may leave. With a thread of a pool that did not end, or the pool's queues, each device leaves some 5 KB.
+/// The most that a session may leave. With a thread of a pool that did not end, or the pool's queues, each device leaves some 5
+/// KB.
 const MOST: usize = 200;
 
 /// A batch of ones.

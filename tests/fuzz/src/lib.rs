@@ -1,6 +1,7 @@
-//! **Invariant:** what users give, damaged in any way, is answered with diagnostics: no panic, no hang. Targets are in `targets/`; each takes valid
-//! texts or files and edits them at random for some seconds, or minutes with `LONG=1`. A failure prints the seed that repeats it
-//! (`BOLERO_RANDOM_SEED=…`). With a nightly compiler, `cargo bolero test NAME` is guided by coverage.
+//! **Invariant:** what users give, damaged in any way, is answered with diagnostics: no panic, no hang. Targets are in
+//! `targets/`; each takes valid texts or files and edits them at random for some seconds, or minutes with `LONG=1`. A failure
+//! prints the seed that repeats it (`BOLERO_RANDOM_SEED=…`). With a nightly compiler, `cargo bolero test NAME` is guided by
+//! coverage.
 
 use bolero::TypeGenerator;
 use std::time::Duration;

@@ -1,9 +1,9 @@
-//! Random programs under random layouts equal one device: the test of interplay. One device equals what oracles compute, as threads launch a
-//! program and, of every fourth, as GPUs do.
+//! Random programs under random layouts equal one device: the test of interplay. One device equals what oracles compute, as
+//! threads launch a program and, of every fourth, as GPUs do.
 //!
 //! 300 seeds in a normal run, 10,000 with `LONG=1`; `SEED=n` runs one and prints it, `SEED=n..m` runs those between.
 
-pub(crate) mod placing;
+pub(crate) mod layouts;
 mod program;
 
 use crate::devices::{Refused, Tensors, cluster_of, plan, provider, say};
@@ -137,8 +137,8 @@ fn meaning(step: &StepGraph, r: &Random) -> Trace {
     vec![out]
 }
 
-/// Whether LAMB steps along a gradient that is zero but for rounding: it gives every step the length of its parameter, that of nothing
-/// too.
+/// Whether LAMB steps along a gradient that is zero but for rounding: it gives every step the length of its parameter, that of
+/// nothing too.
 fn steps_by_chance(first: &SortedMap<String, (DType, F64Tensor)>, r: &Random) -> bool {
     let lamb = r.program.train.as_ref().is_some_and(|t| t.optimizers.iter().any(|o| o.def.name == "lamb"));
     let mean = |p: &ParamDecl| first.get(&format!("next {}/m", p.path));
@@ -292,11 +292,11 @@ fn trial(seed: u64, r: &Random, place: Place, show: bool) -> Result<End, String>
 
 #[test]
 fn random_programs_under_random_layouts_equal_one_device() {
-    count_trials("random programs", seeds(300, 10_000), &[], (program::random, placing::random));
+    count_trials("random programs", seeds(300, 10_000), &[], (program::random, layouts::random));
 }
 
 /// A layout for a program, by a seed.
-pub(crate) type Place = fn(u64, &Random) -> placing::Placing;
+pub(crate) type Place = fn(u64, &Random) -> layouts::Placing;
 
 /// Runs the programs of these seeds, each under a layout of its own; and of those that found a fault, where no others are chosen.
 pub(crate) fn count_trials(
@@ -331,7 +331,8 @@ pub(crate) fn count_trials(
         begin.elapsed()
     ));
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    // What the backward pass reads has a say in where values lie, so in one of 1,500 programs the forward pass needs a gather that it does not need alone.
+    // What the backward pass reads has a say in where values lie, so in one of 1,500 programs the forward pass needs a gather
+    // that it does not need alone.
     assert!(unjust.len() <= 1 + equal / 1000, "{}", unjust.join("\n"));
     assert!(chosen() || chance * 100 <= equal, "many programs say nothing");
     assert!(chosen() || in_parts * 20 >= equal, "few batches were taken in parts");

@@ -1,5 +1,5 @@
-//! Faults in loops: in what crosses their boundary, in what is computed again for the backward pass, in the parts of a batch, and in
-//! what decoding keeps.
+//! Faults in loops: in what crosses their boundary, in what is computed again for the backward pass, in the parts of a batch, and
+//! in what decoding keeps.
 //!
 //! They are seeded in the graph behind the last pass before partitioning, or in the Plan. Another result must tell; where the
 //! result is the same, other collectives.

@@ -1,13 +1,11 @@
 //! Faults on purpose, and who catches them: the test of the tests.
 //!
 //! A fault is seeded in what an op says of its roles (`roles.rs`), in a partitioned program (`placements.rs`), in a Plan
-//! (`plans.rs`), in loops (`loops.rs`), or beneath, in the transport and in how devices are run (`beneath.rs`). Each fault names who must catch it; a
-//! test fails where a fault goes by unnoticed, and where somebody else than expected notices it. Faults of programs and Plans
-//! are seeded at every place where they apply, in all the programs of `subjects.rs`.
+//! (`plans.rs`), in loops (`loops.rs`), or beneath, in the transport and in how devices are run (`runtime_faults.rs`). Each fault names
+//! who must catch it; a test fails where a fault goes by unnoticed, and where somebody else than expected notices it. Faults of
+//! programs and Plans are seeded at every place where they apply, in all the programs of `subjects.rs`.
 
 mod attention;
-mod beneath;
-mod lies;
 mod loops;
 mod orders;
 mod pipelines;
@@ -16,9 +14,11 @@ mod plans;
 mod rings;
 mod roles;
 mod run;
+mod runtime_faults;
 mod sent_bytes;
 mod sites;
 mod subjects;
+mod transport_faults;
 
 use meshwright_core::lowering::{bucket, fuse, lifetimes, lower, overlap, verify_order, verify_plan};
 use meshwright_core::partition::Spmd;
@@ -181,7 +181,7 @@ fn there_are_faults_of_every_kind() {
     let (roles, placements, plans) = (
         roles::mutants().len(),
         placements::FAULTS.len(),
-        plans::FAULTS.len() + attention::FAULTS.len() + beneath::BENEATH.len(),
+        plans::FAULTS.len() + attention::FAULTS.len() + runtime_faults::BENEATH.len(),
     );
     crate::report(&format!(
         "faults: {roles} in roles, {placements} in placements, {plans} in plans and beneath"

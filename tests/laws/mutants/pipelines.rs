@@ -1,7 +1,8 @@
-//! Faults in Plans whose layers are stages: messages, what runs on which stage, what is summed over the stages, and what passes leave for later ones.
+//! Faults in Plans whose layers are stages: messages, what runs on which stage, what is summed over the stages, and what passes
+//! leave for later ones.
 //!
-//! The order of passes is no part of a Plan. Its faults are seeded in lists of actions (`plan/src/actions/transfers/tests.rs`) and in device plans
-//! (`runs/devices/pass_order.rs`). All faults that pipelines have had somewhere, and where each is seeded:
+//! The order of passes is no part of a Plan. Its faults are seeded in lists of actions (`plan/src/actions/transfers/tests.rs`)
+//! and in device plans (`runs/devices/pass_order.rs`). All faults that pipelines have had somewhere, and where each is seeded:
 //!
 //! | fault | seeded as |
 //! |---|---|

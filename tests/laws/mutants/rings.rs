@@ -49,7 +49,8 @@ const FAULTS: &[Fault] = faults![
     "what earlier turns gave is not scaled to the new maximum", P, |p, k| {
         steps(p, k, |p, i| {
             let [max, ..] = turn(p, i)?;
-            // The step once more before itself, for the maximum that it will find: what was scaled to that already stays as it is.
+            // The step once more before itself, for the maximum that it will find: what was scaled to that already stays as it
+            // is.
             let Prim::Attention { parts, .. } = &p.steps[i].prim else { return None };
             let found = parts.iter().position(|part| *part == AttentionPart::Max)?;
             let mut first = p.steps[i].clone();

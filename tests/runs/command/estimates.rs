@@ -76,8 +76,8 @@ fn published_runs_are_estimated() {
     }
 }
 
-/// What one H200 took (docs/results/gpu.md): whole steps, and of vocabularies that fill vectors the products alone, which are those of today's engine. The
-/// machine file knows the wide MLP, and of attention only what its functions cost.
+/// What one H200 took (docs/results/gpu.md): whole steps, and of vocabularies that fill vectors the products alone, which are
+/// those of today's engine. The machine file knows the wide MLP, and of attention only what its functions cost.
 #[test]
 fn an_h200_is_estimated() {
     let h200 = machine("dgx-h200", &[]).unwrap_or_else(|e| panic!("{}", e.message));
@@ -124,8 +124,8 @@ fn on_h100(of: &Case<'_>, precision: DType) -> Estimate {
     on(&options(of, Some(precision)), &h100, None)
 }
 
-/// Kernels, bytes that they move, and bytes that are live at the peak: those that the whole device plan has. Its places in memory, which estimates
-/// leave out, add little (`device_plan_bytes` of `bench model`).
+/// Kernels, bytes that they move, and bytes that are live at the peak: those that the whole device plan has. Its places in
+/// memory, which estimates leave out, add little (`device_plan_bytes` of `bench model`).
 #[test]
 fn launches_and_bytes_of_a_gpu_are_those_of_its_device_plan() {
     for of in HOST_TIME {
@@ -159,8 +159,8 @@ fn a_gpu_launches_about_as_many_kernels_as_are_estimated() {
     }
 }
 
-/// Positions that are split count once, whatever halo a device reads beside its own; a convolution of four channels takes as long as one of a whole row
-/// of them; and a sum of products of two vectors takes what it takes to read them.
+/// Positions that are split count once, whatever halo a device reads beside its own; a convolution of four channels takes as long
+/// as one of a whole row of them; and a sum of products of two vectors takes what it takes to read them.
 #[test]
 fn kernels_of_the_host_take_what_they_compute() {
     let of = |layout, mesh| options(&("mnist_conv", "", &[("batch", 8)], layout, mesh), None);
@@ -186,7 +186,8 @@ fn kernels_of_the_host_take_what_they_compute() {
     assert!(update < 1.5 * moved as f64 / slowest, "{update} s for {moved} bytes at {slowest}");
 }
 
-/// Of GPT-3 on 10,240 devices: in less than a second of the processor, on a machine that is as fast as usual, and 500 MB, to the last byte of what is printed.
+/// Of GPT-3 on 10,240 devices: in less than a second of the processor, on a machine that is as fast as usual, and 500 MB, to the
+/// last byte of what is printed.
 #[test]
 fn a_large_plan_is_estimated_at_once() {
     let layout = "batch -> data; heads, d_ff, vocab -> model; seq -> model when free; moments: * -> data; microbatches 16";

@@ -1,5 +1,6 @@
-//! What small inputs take: no file under a mebibyte takes two seconds of the processor (four to train a tokenizer), on a machine that is as
-//! fast as usual, or 500 MB, and what would is refused by its numbers. What the compiler takes for each construct is measured in `compiler/core/tests/growth`.
+//! What small inputs take: no file under a mebibyte takes two seconds of the processor (four to train a tokenizer), on a machine
+//! that is as fast as usual, or 500 MB, and what would is refused by its numbers. What the compiler takes for each construct is
+//! measured in `compiler/core/tests/growth`.
 
 use crate::support::{ProcessUse, SMALL, Said, command, folder, idx, measured, write_data};
 use flate2::write::GzEncoder;

@@ -1,6 +1,6 @@
 //! The command from end to end, its pages, and what it says before anything runs.
 
-pub(super) mod broken;
+pub(super) mod bad_input;
 pub(super) mod cli;
 pub(super) mod estimates;
 pub(super) mod growth;

@@ -1,5 +1,5 @@
-//! Devices that compute by themselves are given the next step before what the last one gave is read. What a run tells and keeps is
-//! that of one that waits for each step.
+//! Devices that compute by themselves are given the next step before what the last one gave is read. What a run tells and keeps
+//! is that of one that waits for each step.
 
 use crate::support::{SMALL, SMALL_DIMS, apart, folder, options, told};
 use meshwright_exec::DeviceKind;

@@ -10,17 +10,17 @@ use meshwright_device::launch::LaunchKind;
 use meshwright_device::slot::TensorSlot;
 use meshwright_device::target::Target;
 use meshwright_device::verify::verify;
-use meshwright_device::{DevicePlan, compile, compile_launches};
+use meshwright_device::{BadEncoding, DevicePlan, compile, compile_launches};
 use meshwright_exec::KernelsBy;
-use meshwright_plan::{Arithmetic, DType, Plan};
+use meshwright_plan::{Arithmetic, BufId, DType, Plan};
 use meshwright_runs::catalog::MODELS;
 use meshwright_train::{BenchOptions, Devices, Project, ProjectOptions, bench};
 
 const TARGETS: [fn() -> Target; 4] =
     [Target::cpu, plain_operations, Target::compiled_on_host, || Target::cuda((9, 0), true)];
 
-/// Burn's operations, and attention in blocks of the size that GPUs take: those of the host's own size are a hundred times as many, and
-/// `laws/attention.rs` is about them.
+/// Burn's operations, and attention in blocks of the size that GPUs take: those of the host's own size are a hundred times as
+/// many, and `laws/attention.rs` is about them.
 fn plain_operations() -> Target {
     Target { scores_at_once: Target::compiled_on_host().scores_at_once, ..Target::burn_on_host(false) }
 }
@@ -36,7 +36,8 @@ fn plan(model: &str, mesh: &str, layout: &str, precision: DType) -> Option<Plan>
     Some(project.compile(&step, &loaded.sources).0?.plan)
 }
 
-/// Compiling verifies: one writer, defined before used, nothing fused away is touched, collectives in order, no overlap in the arena, no leak.
+/// Compiling verifies: one writer, defined before used, nothing fused away is touched, collectives in order, no overlap in the
+/// arena, no leak. Each plan is read back from its bytes.
 #[test]
 fn every_model_has_a_device_plan_on_every_kind_of_device() {
     let one = |precision| ("a=1", "batch -> a", precision);
@@ -54,8 +55,17 @@ fn every_model_has_a_device_plan_on_every_kind_of_device() {
         let Some(plan) = plan(model.name, mesh, layout, precision) else { continue };
         for target in TARGETS.map(|target| target()) {
             let last = plan.mesh.devices() - 1;
-            if let Err(e) = compile(&plan, last, target) {
-                wrong.push(format!("{} under {layout} in {precision} on {target}: {e}", model.name));
+            let name = format!("{} under {layout} in {precision} on {target}", model.name);
+            match compile(&plan, last, target) {
+                Ok(device) => {
+                    let read = DevicePlan::from_bytes(&device.to_bytes());
+                    assert!(
+                        read.as_ref() == Ok(&device),
+                        "{name}: bytes give another plan, {:?}",
+                        read.err()
+                    );
+                }
+                Err(e) => wrong.push(format!("{name}: {e}")),
             }
         }
     }
@@ -97,8 +107,8 @@ fn attention_of_what_ships_has_kernels_on_a_gpu() {
     assert!(kernels > 12 + 8 * 8, "{kernels}");
 }
 
-/// What attention draws in its forward pass, its gradient reads again: from one loop over layers to the next, and within an iteration where
-/// layers are computed again. Sequences that are too short to draw ahead do neither.
+/// What attention draws in its forward pass, its gradient reads again: from one loop over layers to the next, and within an
+/// iteration where layers are computed again. Sequences that are too short to draw ahead do neither.
 #[test]
 fn a_gradient_of_attention_reads_what_was_drawn() {
     let count = |layout: &str, seq: usize| {
@@ -151,8 +161,8 @@ model m {
 train m { minimize l optimizer sgd(lr = 0.1) }
 ";
 
-/// `bench model` says which attention is computed by plain operations and why: on threads it is what was not recognized, and on Burn's
-/// devices, which have no kernel at all, the others too.
+/// `bench model` says which attention is computed by plain operations and why: on threads it is what was not recognized, and on
+/// Burn's devices, which have no kernel at all, the others too.
 #[test]
 fn timing_names_attention_without_a_kernel() {
     let noted = |device| {
@@ -207,6 +217,74 @@ fn equal_device_plans_have_equal_hashes() {
     assert_eq!(hash(Target::cuda((9, 0), true)), hash(Target::cuda((9, 0), true)));
     let all: meshwright_sorted::SortedSet<String> = TARGETS.iter().map(|target| hash(target())).collect();
     assert_eq!(all.len(), TARGETS.len());
+}
+
+type Change = fn(&mut DevicePlan);
+
+/// A change of each field of a device plan.
+const CHANGES: [(&str, Change); 12] = [
+    ("target", |device| device.target.epilogues ^= true),
+    ("rank", |device| device.rank += 1),
+    ("step of a launch", |device| nth(device, 3).unwrap().step += 1),
+    ("lifetime", |device| {
+        let tensor = device.launches.iter().find_map(|launch| launch.reads.first()).unwrap().id;
+        nth(device, 3).unwrap().frees.push(tensor);
+    }),
+    ("order", |device| device.body.swap(0, 1)),
+    ("slot", |device| {
+        device.slots.insert(TensorSlot::Temporary(u64::MAX));
+    }),
+    ("element of a table", |device| device.tables[0].elements[0] += 1),
+    ("pairs", |device| {
+        device.pairs.insert(BufId(0), DType::F32);
+    }),
+    ("buffer at the end", |device| assert!(device.left.insert(BufId(u32::MAX)))),
+    ("fused buffer", |device| assert!(device.never.insert(BufId(u32::MAX)))),
+    ("buffer without storage", |device| assert!(device.absent.insert(BufId(u32::MAX)))),
+    ("offset", |device| {
+        let at = device.arena.spots.iter_mut().find_map(|spot| match spot {
+            Spot::At { start, .. } => Some(start),
+            _ => None,
+        });
+        *at.unwrap() += 256;
+    }),
+];
+
+#[test]
+fn each_change_of_a_device_plan_changes_its_hash() {
+    let plan = plan("gpt", "a=1", "batch -> a", DType::BF16).unwrap();
+    let device = compile(&plan, 0, Target::cuda((9, 0), true)).unwrap();
+    let mut hashes = meshwright_sorted::SortedSet::from([device.hash()]);
+    for (name, change) in CHANGES {
+        let mut changed = device.clone();
+        change(&mut changed);
+        assert!(changed != device, "{name}: the plans are equal");
+        assert!(hashes.insert(changed.hash()), "{name}: the hash is another plan's");
+    }
+    let kernels =
+        device.launches.ids().filter(|id| matches!(device.launches[*id].kind, LaunchKind::Kernel(_)));
+    for id in kernels {
+        let mut changed = device.clone();
+        changed.launches[id].kind = LaunchKind::Free;
+        assert!(
+            hashes.insert(changed.hash()),
+            "launch {} without its kernel: the hash is another plan's",
+            id.0
+        );
+    }
+}
+
+#[test]
+fn bytes_that_are_not_a_device_plan_are_an_error() {
+    let plan = plan("mlp", "a=1", "batch -> a", DType::F32).unwrap();
+    let bytes = compile(&plan, 0, Target::cpu()).unwrap().to_bytes();
+    let read = |bytes: &[u8]| DevicePlan::from_bytes(bytes).unwrap_err();
+    for end in (0..bytes.len()).step_by(7) {
+        assert!(matches!(read(&bytes[..end]), BadEncoding::Damaged(_)), "the first {end} bytes");
+    }
+    assert_eq!(read(&[&bytes[..], &[0, 0]].concat()), BadEncoding::Rest(2));
+    let found = DevicePlan::VERSION + 1;
+    assert_eq!(read(&[&[found as u8], &bytes[1..]].concat()), BadEncoding::Version { found });
 }
 
 /// Applies a fault in every place where there is one; gives how many there were. Each must be found.
@@ -371,7 +449,8 @@ fn sums_at_another_position_of_their_stack_are_found() {
     assert!(moved >= 6, "{moved}");
 }
 
-/// A device plan in which the products of equal shapes that share a factor are one launch, of so many products, with what each does besides.
+/// A device plan in which the products of equal shapes that share a factor are one launch, of so many products, with what each
+/// does besides.
 #[test]
 fn products_that_share_a_factor_are_one_launch() {
     let joined = |model: &str, layout: (&str, &str), precision| {

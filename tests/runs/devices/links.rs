@@ -1,4 +1,5 @@
-//! Links between the stages of a pipeline: what late messages change, how long stages wait, and what is said of a stage that is gone.
+//! Links between the stages of a pipeline: what late messages change, how long stages wait, and what is said of a stage that is
+//! gone.
 
 use crate::support::options;
 use meshwright_comm::{
@@ -88,7 +89,8 @@ fn meeting() -> CallWatcher {
     })
 }
 
-/// As [`meeting`], but it holds a sender up before it posts a message, until the receiver has begun to receive it: nothing is sent ahead.
+/// As [`meeting`], but it holds a sender up before it posts a message, until the receiver has begun to receive it: nothing is
+/// sent ahead.
 fn begun() -> impl Fn(usize) -> CallWatcher {
     type Begun = SortedSet<(Vec<usize>, u64)>;
     let all: Arc<(Mutex<Begun>, Condvar)> = Arc::default();
@@ -113,8 +115,8 @@ fn begun() -> impl Fn(usize) -> CallWatcher {
     }
 }
 
-/// Where a message has not ended for its sender before the receiver is there, or not even begun, and all calls come late by chance, a step ends with
-/// the same bits.
+/// Where a message has not ended for its sender before the receiver is there, or not even begun, and all calls come late by
+/// chance, a step ends with the same bits.
 #[test]
 fn late_messages_that_hold_both_ends_change_no_bit() {
     for (mesh, layout) in [
@@ -174,7 +176,8 @@ impl SleepingPasses {
         }
     }
 
-    /// A forward pass of a device takes a unit of time, and its gradients of weights as well as the rest of its backward pass another one each.
+    /// A forward pass of a device takes a unit of time, and its gradients of weights as well as the rest of its backward pass
+    /// another one each.
     fn sleep(&mut self, run: &PassRun) {
         let apart = self.list.iter().any(|r| r.pass == Pass::W);
         let units = if run.pass == Pass::B && !apart { 2 } else { 1 };
@@ -250,8 +253,8 @@ fn idle_share(plan: &Plan, (p, v): (usize, usize), unit: Duration) -> f64 {
     1.0 - slept.sum::<f64>() / whole
 }
 
-/// Devices that sleep in passes wait for each other as long as the formula says: for p - 1 units of time of three, of three shared by chunks, or of
-/// one where gradients of weights fill the rest.
+/// Devices that sleep in passes wait for each other as long as the formula says: for p - 1 units of time of three, of three
+/// shared by chunks, or of one where gradients of weights fill the rest.
 #[test]
 fn stages_wait_as_long_as_the_formula_says() {
     // What little a pass computes is in the same proportion to what a device waits.
@@ -285,8 +288,8 @@ fn three() -> Plan {
     plan("pipe=3", "layers -> pipe; microbatches 4", 3)
 }
 
-/// The calls of the middle one of three stages in the first two steps, each with whether it is a message that is sent or one that is received; and
-/// where those of the second step begin.
+/// The calls of the middle one of three stages in the first two steps, each with whether it is a message that is sent or one that
+/// is received; and where those of the second step begin.
 fn middle_calls() -> (Vec<Option<bool>>, usize) {
     let calls: Arc<Mutex<Vec<Option<bool>>>> = Arc::default();
     let noted: CallWatcher = {

@@ -1,4 +1,5 @@
-//! What a training takes, as the process counts it itself, beside what its Plan says: the values of its devices, and all the rest.
+//! What a training takes, as the process counts it itself, beside what its Plan says: the values of its devices, and all the
+//! rest.
 
 use crate::support::{command, options, run, said, write_tags};
 use meshwright_core::training_step;
@@ -24,9 +25,9 @@ struct Taken {
     rest: f64,
 }
 
-/// Of two steps: the second finds what the first has left. Memory that is free goes back at once: by default the allocator
-/// keeps it for some time, so that what a process holds at most depends on how busy the machine is (by 100 MiB). Each start tokenizes, so that
-/// those that are compared are alike.
+/// Of two steps: the second finds what the first has left. Memory that is free goes back at once: by default the allocator keeps
+/// it for some time, so that what a process holds at most depends on how busy the machine is (by 100 MiB). Each start tokenizes,
+/// so that those that are compared are alike.
 fn taken(args: &[&str]) -> Taken {
     let fixed = ["--steps", "2", "--no-save", "--no-eval", "--format", "json"];
     let mut training = command(&[&["train"], args, &fixed].concat());
@@ -181,7 +182,8 @@ fn a_training_takes_what_is_estimated() {
     assert!(found.is_empty(), "{found:#?}");
 }
 
-/// What the launches of each stage of a pipeline need at once is what `explain` says, to the byte, and never more than the Plan says of the stage.
+/// What the launches of each stage of a pipeline need at once is what `explain` says, to the byte, and never more than the Plan
+/// says of the stage.
 #[test]
 fn the_arena_of_each_stage_is_what_explain_says() {
     let more = [

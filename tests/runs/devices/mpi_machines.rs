@@ -4,7 +4,8 @@ use super::mpirun::{alone, ended, job, mpirun};
 use crate::support::run;
 use std::time::Duration;
 
-/// Kernels and memory are those of one rank or of all, collectives those of MPI; the first rank writes the file, and estimates by it say so.
+/// Kernels and memory are those of one rank or of all, collectives those of MPI; the first rank writes the file, and estimates by
+/// it say so.
 #[test]
 fn ranks_measure_a_machine_together() {
     let _one = alone();
@@ -27,7 +28,8 @@ fn ranks_measure_a_machine_together() {
     for part in ["engine = \"mpi\"", "(mpi): fitted on the benchmark of collectives", "name = \"Ranks\""] {
         assert!(text.contains(part), "{part}: {text}");
     }
-    // What a collective takes of a device is measured where steps are steady enough to tell; else it is that of a device which does nothing beside it.
+    // What a collective takes of a device is measured where steps are steady enough to tell; else it is that of a device which
+    // does nothing beside it.
     let units = |why: &str| text.lines().any(|line| line.starts_with("units = \"") && line.contains(why));
     assert!(units("mpi): a product beside an all-reduce") || units("does nothing else"), "{text}");
     let estimate = |engine: &[&str]| {

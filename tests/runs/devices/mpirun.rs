@@ -170,7 +170,8 @@ fn tiles_of_images_on_ranks_are_those_on_threads() {
     assert_eq!(lines(&ranks), lines(&threads));
 }
 
-/// Stages of a pipeline beside shards of the batch, in each order of microbatches: ranks that are stages receive what threads would, and their evaluation too.
+/// Stages of a pipeline beside shards of the batch, in each order of microbatches: ranks that are stages receive what threads
+/// would, and their evaluation too.
 #[test]
 fn stages_on_ranks_are_those_on_threads() {
     let layout = |order: &str| format!("batch -> data; layers -> pipe; microbatches 4; {order}");

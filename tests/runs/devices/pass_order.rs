@@ -1,5 +1,5 @@
-//! The order in which a device runs the passes of a pipeline: its faults, and what is kept from pass to pass. `laws/mutants/pipelines.rs` has all faults
-//! of pipelines in a table.
+//! The order in which a device runs the passes of a pipeline: its faults, and what is kept from pass to pass.
+//! `laws/mutants/pipelines.rs` has all faults of pipelines in a table.
 
 use super::device_plans::faults;
 use crate::support::options;
@@ -232,7 +232,8 @@ impl Played<'_> {
     }
 }
 
-/// Residuals of a layer for a microbatch are kept by both, and of as many microbatches as the table of the schedules says: each has two layers on a stage.
+/// Residuals of a layer for a microbatch are kept by both, and of as many microbatches as the table of the schedules says: each
+/// has two layers on a stage.
 #[test]
 fn residuals_are_kept_of_the_microbatches_in_flight() {
     let (m, each) = (12, 2);

@@ -165,7 +165,8 @@ mod processes {
         }
     }
 
-    /// So many processes must say a line with all parts of the text, if not within two seconds, as on a busy machine, then within ten.
+    /// So many processes must say a line with all parts of the text, if not within two seconds, as on a busy machine, then within
+    /// ten.
     fn fails(job: impl Fn(&str) -> MpiJob, fault: &str, times: usize, text: &str) {
         let has_all = |line: &&String| text.split('…').all(|part| line.contains(part));
         let mut said = vec![];

@@ -207,7 +207,8 @@ pub(super) fn without_links(code: Code<'_>) -> Held {
     })
 }
 
-/// On devices without limits a step takes as long as its collectives, one after the other. Stages of a pipeline also wait for messages from each other.
+/// On devices without limits a step takes as long as its collectives, one after the other. Stages of a pipeline also wait for
+/// messages from each other.
 pub(super) fn without_compute(code: Code<'_>) -> Held {
     each(|options, machine| {
         let e = code.on(options, &without_limits(machine, false))?;

@@ -1,5 +1,5 @@
-//! Faults on purpose: a term that is broken, and the identity that must catch it. An identity that catches nothing tests nothing, and so does a fault
-//! that changes nothing: it is not caught.
+//! Faults on purpose: a term that is broken, and the identity that must catch it. An identity that catches nothing tests nothing,
+//! and so does a fault that changes nothing: it is not caught.
 
 use super::checks::{self, WORK};
 use super::numbers::{MachineNumber, NUMBERS};

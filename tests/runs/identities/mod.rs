@@ -1,7 +1,7 @@
 //! Identities of estimates: what holds of every program on every machine, and faults that each must catch.
 //!
-//! An identity (`checks.rs`) is asked of the code that estimates ([`Code`]), which may have a fault (`faults.rs`): a number of a machine that does not
-//! count, a part that the sum leaves out, a turn of a loop too few.
+//! An identity (`checks.rs`) is asked of the code that estimates ([`Code`]), which may have a fault (`faults.rs`): a number of a
+//! machine that does not count, a part that the sum leaves out, a turn of a loop too few.
 
 mod checks;
 mod faults;
@@ -16,7 +16,7 @@ use meshwright_cost::kernels::program;
 use meshwright_cost::machine::Machine;
 use meshwright_cost::pipeline::{StageTimes, play};
 use meshwright_cost::rates::Rates;
-use meshwright_cost::shipped::{MACHINES, find};
+use meshwright_cost::shipped_machines::{MACHINES, find};
 use meshwright_cost::timeline::{Spent, events, spent};
 use meshwright_cost::work::{DeviceWork, Loop, WorkItem};
 use meshwright_device::compile_launches;

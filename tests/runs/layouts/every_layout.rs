@@ -2,8 +2,8 @@
 //! divides a size; losses, gradients and parameters differ by rounding only. And the memory that rules promise.
 //!
 //! A normal run takes a few layouts and steps. `LONG=1` takes all that ship, on every mesh of 1, 2, 3, 4, 6 and 8 devices, for 20
-//! steps; then, at the sizes of `--preset tiny` itself, on 6 devices for 5 steps. `LONG=2` takes those sizes alone, with a batch of 6, on all
-//! of these numbers of devices for 20 steps, in an hour or two. It prints the greatest differences.
+//! steps; then, at the sizes of `--preset tiny` itself, on 6 devices for 5 steps. `LONG=2` takes those sizes alone, with a batch
+//! of 6, on all of these numbers of devices for 20 steps, in an hour or two. It prints the greatest differences.
 
 use crate::support::{Sizes, Trained, apart, attempted, options, root, shapes, write_data};
 use meshwright_core::program::Reports;
@@ -278,7 +278,8 @@ fn every_model_fits_every_layout() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Models that predict what comes next have a plan in zigzag order; of the others it is said what depends on the order of positions.
+/// Models that predict what comes next have a plan in zigzag order; of the others it is said what depends on the order of
+/// positions.
 #[test]
 fn causal_transformers_are_planned_in_zigzag_order() {
     let planned = |model: &str, mesh: &str, sizes: &[(&str, usize)]| {

@@ -1,4 +1,5 @@
-//! Stages of a pipeline: any order of microbatches gives the same bits, and what is evaluated and predicted in stages is what one device gives.
+//! Stages of a pipeline: any order of microbatches gives the same bits, and what is evaluated and predicted in stages is what one
+//! device gives.
 
 use crate::layouts::agree::agrees_within;
 use crate::support::{Trained, options, run, trained};
@@ -44,8 +45,8 @@ fn the_order_of_microbatches_changes_no_bit() {
     }
 }
 
-/// Stages of a device that are not next to each other, of even and uneven lengths, some empty: any order gives the same bits, and what one device
-/// gives.
+/// Stages of a device that are not next to each other, of even and uneven lengths, some empty: any order gives the same bits, and
+/// what one device gives.
 #[test]
 fn chunks_train_as_one_device_does() {
     let dir = tempfile::tempdir().unwrap();
@@ -125,7 +126,8 @@ fn said(args: &[String]) -> Vec<serde_json::Value> {
     said.out.lines().map(|l| serde_json::from_str(l).unwrap()).collect()
 }
 
-/// The parts of a batch go through the stages behind each other where a whole data set is evaluated, in parts and stages of any numbers.
+/// The parts of a batch go through the stages behind each other where a whole data set is evaluated, in parts and stages of any
+/// numbers.
 #[test]
 fn evaluations_in_stages_are_those_of_one_device() {
     let dir = tempfile::tempdir().unwrap();

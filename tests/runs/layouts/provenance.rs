@@ -224,7 +224,8 @@ fn a_layer_without_parameters_has_a_path_for_each_call() {
     }
 }
 
-/// What stages send and receive, and what else communicates, is of a value with a line, in every model that ships and that a pipeline takes.
+/// What stages send and receive, and what else communicates, is of a value with a line, in every model that ships and that a
+/// pipeline takes.
 #[test]
 fn what_communicates_has_a_value_and_a_line() {
     let mut messages = 0;

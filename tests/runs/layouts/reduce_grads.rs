@@ -1,5 +1,5 @@
-//! `reduce grads in bf16`: half the bytes of the collectives that sum gradients, losses that are near those without it and not the
-//! same, and copies of parameters that stay equal.
+//! `reduce grads in bf16`: half the bytes of the collectives that sum gradients, losses that are near those without it and not
+//! the same, and copies of parameters that stay equal.
 
 use crate::precision::bf16::{near, precise, write_block};
 use crate::support::{SMALL, SMALL_DIMS, Trained, folder, options, trained};

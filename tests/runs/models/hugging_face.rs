@@ -1,7 +1,7 @@
-//! Checkpoints of Hugging Face's `transformers`, in and out: logits, tokens and texts are theirs, and what is exported again has the
-//! same tensors. `hugging_face/make.py` made the checkpoints, and what transformers makes of them.
+//! Checkpoints of Hugging Face's `transformers`, in and out: logits, tokens and texts are theirs, and what is exported again has
+//! the same tensors. `hugging_face/make.py` made the checkpoints, and what transformers makes of them.
 
-use crate::models::standard::{Given, given};
+use crate::models::standard_library::{Given, given};
 use crate::support::{Said, root, run};
 use half::{bf16, f16};
 use meshwright_data::corpus::TextTokenizer;
@@ -15,7 +15,8 @@ use std::path::{Path, PathBuf};
 const ENCODED: &[&str] = &["token", "segment", "real"];
 const OF_LLAMA: &[&str] = &["token", "document"];
 
-/// The checkpoints, with the inputs on which their logits depend and the sizes of their examples; the first four have a tokenizer.
+/// The checkpoints, with the inputs on which their logits depend and the sizes of their examples; the first four have a
+/// tokenizer.
 pub(crate) const MODELS: [(&str, &[&str], &[&str]); 14] = [
     ("bert", ENCODED, &["seq=7"]),
     ("gpt", &["token", "position", "document"], &["seq=7"]),

@@ -1,5 +1,5 @@
-//! What becomes of a checkpoint of Hugging Face that is trained here: what is tied stays tied, nothing is passed over in silence, and the
-//! line that `import hf` prints has all that a training needs.
+//! What becomes of a checkpoint of Hugging Face that is trained here: what is tied stays tied, nothing is passed over in silence,
+//! and the line that `import hf` prints has all that a training needs.
 
 use crate::models::hugging_face::{
     MODELS, Tensors, changed, config, fixture, folder, imported, off, refused, succeeded, tensors,
@@ -34,7 +34,8 @@ fn trained(init: &str, dir: &Path, name: &str, more: &[&str]) -> String {
     run
 }
 
-/// What is one parameter there is one here: the gradient of the embedding has the head's part, and what is exported is tied again.
+/// What is one parameter there is one here: the gradient of the embedding has the head's part, and what is exported is tied
+/// again.
 #[test]
 fn tied_heads_stay_tied_through_training() {
     let dir = tempfile::tempdir().unwrap();
@@ -377,7 +378,8 @@ fn tokenizers_of_strangers_are_refused_by_name() {
     assert!(!format!("{}{}", said.out, said.err).contains("holes"), "{}{}", said.out, said.err);
 }
 
-/// Hugging Face's cache has every file of a checkpoint as a link to where its content lies; below a run's folder no link is followed.
+/// Hugging Face's cache has every file of a checkpoint as a link to where its content lies; below a run's folder no link is
+/// followed.
 #[test]
 fn a_snapshot_of_links_is_a_checkpoint_and_a_run_of_links_is_none() {
     let dir = tempfile::tempdir().unwrap();

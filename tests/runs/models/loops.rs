@@ -83,7 +83,8 @@ model m {
 train m { minimize l optimizer sgd(lr = 0.1) }
 "#;
 
-/// Each iteration has states of its own, one from around the loop goes through all of them: as if written out, and under each layout.
+/// Each iteration has states of its own, one from around the loop goes through all of them: as if written out, and under each
+/// layout.
 #[test]
 fn states_in_loops_are_those_of_each_iteration_or_carried() {
     let alone = after_steps(NORMS, ("", ""), step_of);
@@ -215,7 +216,8 @@ model m {
 train m { minimize l optimizer sgd(lr = 0.5) }
 ";
 
-/// A sum of a product with one-hots looks up and adds up: no step has tokens, experts and slots, and numbers are those of the products.
+/// A sum of a product with one-hots looks up and adds up: no step has tokens, experts and slots, and numbers are those of the
+/// products.
 #[test]
 fn products_with_one_hots_are_indexing() {
     let (project, files) = loaded(EXPERTS, "", "");

@@ -3,7 +3,8 @@
 use crate::models::loops::{after_steps, same};
 use meshwright_core::{examined_step, training_step};
 
-/// Tiles above the diagonal, below it and across it; rows whose keys are all masked; positions that begin later on a second device.
+/// Tiles above the diagonal, below it and across it; rows whose keys are all masked; positions that begin later on a second
+/// device.
 #[test]
 fn attention_in_tiles_is_what_its_equations_are() {
     let text = |mask: &str| {

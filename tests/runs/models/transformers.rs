@@ -229,8 +229,8 @@ fn t5_is_trained_alike_under_every_layout() {
     text_alike("t5", &[&TEXT[..], &[("out", 9), ("d_model", 13)]].concat(), &layouts, &tokens);
 }
 
-/// In `f32` the losses are those of `f64` to six digits, if no hidden unit lies so near to the kink of `relu` that a rounding decides
-/// on which side.
+/// In `f32` the losses are those of `f64` to six digits, if no hidden unit lies so near to the kink of `relu` that a rounding
+/// decides on which side.
 #[test]
 fn t5_loses_no_digits_in_f32_where_it_is_smooth() {
     let dir = tempfile::tempdir().unwrap();
@@ -310,8 +310,8 @@ fn transformers_are_trained_alike_under_the_stages_that_ship() {
     });
 }
 
-/// Stages whose devices share out positions: beside tensor parallel or alone, keys gathered or around a ring, with ZeRO 1 to 3, in each order
-/// of microbatches.
+/// Stages whose devices share out positions: beside tensor parallel or alone, keys gathered or around a ring, with ZeRO 1 to 3,
+/// in each order of microbatches.
 #[test]
 fn long_sequences_within_stages_are_trained_alike() {
     staged_alike(&|model| {
@@ -372,8 +372,8 @@ fn more_layers_are_no_more_steps() {
     assert!(few <= many && many < few + 8, "{few} and {many}");
 }
 
-/// Under every layout that ships. Where devices update shards of parameters whole values go into several buckets, of a share of all their
-/// bytes or of 4 MiB: there alone more bytes are more steps, and no more than so many.
+/// Under every layout that ships. Where devices update shards of parameters whole values go into several buckets, of a share of
+/// all their bytes or of 4 MiB: there alone more bytes are more steps, and no more than so many.
 #[test]
 fn more_layers_of_gpt_are_no_more_steps_but_buckets() {
     const MOST_BUCKETS: usize = 16;

@@ -177,7 +177,8 @@ fn a_scale_is_that_of_the_whole_value() {
     assert_eq!(maxima("a=2", "hidden1 -> a"), 2, "the activation and the weight");
 }
 
-/// What losses of 80 steps may be apart by, of the first: where all sums but those of gradients are of one device, every factor is rounded alike.
+/// What losses of 80 steps may be apart by, of the first: where all sums but those of gradients are of one device, every factor
+/// is rounded alike.
 const ALIKE: f64 = 1e-5;
 /// Where a sum of an activation is rounded in parts.
 const ROUNDED: f64 = 0.03;

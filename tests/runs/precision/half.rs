@@ -1,7 +1,7 @@
-//! Every layer of the standard library, every model that ships, and loops as users write them, trained in `bf16` and `f16`: beside
-//! `f32`, with the same weights and data.
+//! Every layer of the standard library, every model that ships, and loops as users write them, trained in `bf16` and `f16`:
+//! beside `f32`, with the same weights and data.
 
-use crate::models::standard::{given, norm, step};
+use crate::models::standard_library::{given, norm, step};
 use crate::support::{Numbers, options, root};
 use meshwright_core::training_step;
 use meshwright_exec::{Cluster, ClusterOptions, HostData, HostTensor, LocalInput, Provider};

@@ -1,5 +1,6 @@
 //! Comments name things (`docs/style.md`). An opening with What, Whether, Where or How paraphrases the subject by a clause, and
-//! some phrases do the same. Each file may have a few of either. `comments.txt` lists the files with more; it may only shrink.
+//! some phrases do the same. Each file of the compiler and the runtime may have a few of either. No file may have wide comments.
+//! `comments.txt` lists the files with more; it may only shrink.
 
 use super::{files, none, read, short};
 use crate::support::root;
@@ -8,11 +9,13 @@ use meshwright_sorted::SortedSet;
 /// First words that open a clause in place of a noun.
 const OPENINGS: [&str; 4] = ["What", "Whether", "Where", "How"];
 /// Phrases that stand for a noun or a verb of the field.
-const PHRASES: [&str; 5] = ["in its place", "of which", "so many", "those that", "told"];
+const PHRASES: [&str; 7] = ["beside", "in its place", "is no", "of which", "so many", "those that", "told"];
 /// Comments of a file that may open so: this many, or one in ten.
 const MOST_OPENINGS: usize = 4;
 /// Phrases that a file may have.
 const MOST_PHRASES: usize = 2;
+/// Columns of a comment line, indentation included. Code has 110 (`rustfmt.toml`), most comments 120.
+const WIDEST: usize = 130;
 
 /// The paragraphs of a file's comments on lines of their own, each with its first line, without code spans.
 fn comments(text: &str) -> Vec<(usize, String)> {
@@ -54,6 +57,18 @@ fn phrases(paragraph: &str) -> usize {
     PHRASES.iter().map(|p| text.matches(&format!(" {p} ")).count()).sum()
 }
 
+/// Lines of comments that are too wide, in words. Rows of tables cannot be broken.
+fn too_wide(text: &str) -> Option<String> {
+    let is_wide = |line: &str| {
+        let comment =
+            line.trim_start().strip_prefix("//").map(|c| c.trim_start_matches(['/', '!']).trim_start());
+        comment.is_some_and(|c| !c.starts_with('|')) && line.chars().count() > WIDEST
+    };
+    let wide = text.lines().enumerate().filter(|(_, line)| is_wide(line)).map(|(i, _)| i + 1);
+    let lines: Vec<usize> = wide.collect();
+    (!lines.is_empty()).then(|| format!("comments of more than {WIDEST} columns: lines {lines:?}"))
+}
+
 /// The excess of a file over the limits, in words.
 fn excess(text: &str) -> Option<String> {
     let comments = comments(text);
@@ -76,6 +91,7 @@ fn excess(text: &str) -> Option<String> {
             PHRASES.join("\", \"")
         ));
     }
+    out.extend(too_wide(text));
     (!out.is_empty()).then(|| out.join("; "))
 }
 
@@ -86,10 +102,12 @@ fn comments_name_things() {
     let mut problems = vec![];
     for path in files("rs") {
         let name = short(&path);
-        if !["compiler/", "runtime/"].iter().any(|f| name.starts_with(f)) {
-            continue;
-        }
-        match (excess(&read(&path)), listed.remove(name.as_str())) {
+        let text = read(&path);
+        let found = match ["compiler/", "runtime/"].iter().any(|f| name.starts_with(f)) {
+            true => excess(&text),
+            false => too_wide(&text),
+        };
+        match (found, listed.remove(name.as_str())) {
             (Some(excess), false) => problems.push(format!("{name}: {excess} (docs/style.md)")),
             (None, true) => problems.push(format!("{name} meets the limits: take it off comments.txt")),
             _ => {}
@@ -97,6 +115,20 @@ fn comments_name_things() {
     }
     problems.extend(listed.iter().map(|name| format!("comments.txt: there is no file {name}")));
     none(problems);
+}
+
+#[test]
+fn wide_comments_are_found() {
+    let of = |prefix: &str, columns: usize| format!("{prefix}{}", "w".repeat(columns - prefix.len()));
+    for prefix in ["// ", "/// ", "    //! ", "        // "] {
+        assert_eq!(too_wide(&of(prefix, WIDEST)), None);
+        assert_eq!(excess(&of(prefix, WIDEST + 1)), too_wide(&of(prefix, WIDEST + 1)));
+        assert!(too_wide(&of(prefix, WIDEST + 1)).is_some(), "{prefix}");
+    }
+    let code_or_table = [of("let x = ", WIDEST + 1), of("/// | ", WIDEST + 1)].join("\n");
+    assert_eq!(too_wide(&code_or_table), None);
+    let second = too_wide(&format!("// A line.\n{}", of("// ", WIDEST + 1))).unwrap();
+    assert!(second.ends_with("lines [2]"), "{second}");
 }
 
 #[test]
@@ -111,5 +143,11 @@ fn openings_and_phrases_are_found() {
     let many = |line: &str, n: usize| format!("{line}\n\n").repeat(n);
     assert!(excess(&many("// Where it is.", MOST_OPENINGS)).is_none());
     assert!(excess(&many("// Where it is.", MOST_OPENINGS + 1)).is_some());
-    assert!(excess(&many("// It was told.", MOST_PHRASES + 1)).is_some());
+    for phrase in PHRASES {
+        let line = format!("/// A thing {phrase} another.");
+        assert!(excess(&many(&line, MOST_PHRASES)).is_none(), "{phrase}");
+        assert!(excess(&many(&line, MOST_PHRASES + 1)).is_some(), "{phrase}");
+    }
+    // Words that contain a phrase are others.
+    assert!(excess(&many("// Besides, this is not that; it is now known.", MOST_PHRASES + 1)).is_none());
 }

@@ -9,9 +9,13 @@ const MOST_LINES: usize = 600;
 /// Lines of a function.
 const MOST_FUNCTION_LINES: usize = 80;
 /// Names of files that say nothing of what is in them.
-const VAGUE: [&str; 23] = [
-    "added", "again", "ahead", "apart", "board", "each", "ends", "found", "helpers", "held", "launched",
-    "level", "misc", "own", "pieces", "same", "spread", "teller", "thin", "utils", "walk", "with", "wrong",
+const VAGUE: [&str; 57] = [
+    "added", "again", "against", "ahead", "alone", "apart", "beneath", "board", "broken", "caused", "chosen",
+    "damaged", "each", "encoded", "ends", "found", "given", "held", "helpers", "joined", "kept", "kit",
+    "last", "launched", "level", "lies", "live", "mend", "misc", "named", "note", "old", "own", "pieces",
+    "placed", "placing", "refused", "renamed", "reserved", "rooted", "same", "settle", "several", "shipped",
+    "spread", "started", "strided", "teller", "thin", "tied", "trained", "utils", "visible", "walk", "with",
+    "words", "wrong",
 ];
 /// How many types of the tree may have one name.
 const MOST_NAMESAKES: usize = 2;

@@ -6,7 +6,7 @@ mod docs;
 mod folders;
 mod limits;
 mod rust;
-mod words;
+mod vocabulary;
 
 use crate::support::root;
 use std::path::{Path, PathBuf};

@@ -158,7 +158,8 @@ fn capped(loss: &str, shift: &str, precision: DType) -> (tempfile::TempDir, Proj
     )
 }
 
-/// What is between the product and the loss is in the loop too, with the positions of its rows, and sums of `bf16` are rounded once.
+/// What is between the product and the loss is in the loop too, with the positions of its rows, and sums of `bf16` are rounded
+/// once.
 #[test]
 fn functions_of_logits_are_in_parts_too() {
     for (precision, bound) in [(DType::F64, 1e-12), (DType::F32, 1e-5), (DType::BF16, 0.02)] {
@@ -191,7 +192,8 @@ fn what_needs_all_rows_stays_whole() {
     }
 }
 
-/// On a GPU each part's product for the gradient of the vocabulary is added where the sum so far lies, and gives what the CPU does.
+/// On a GPU each part's product for the gradient of the vocabulary is added where the sum so far lies, and gives what the CPU
+/// does.
 #[test]
 fn the_gradient_of_the_vocabulary_is_added_in_its_place_on_a_gpu() {
     let layouts = [("", ""), ("data=2", "batch -> data; microbatches 2")];
@@ -214,7 +216,8 @@ fn the_gradient_of_the_vocabulary_is_added_in_its_place_on_a_gpu() {
     }
 }
 
-/// Sums of microbatches and of parts are made in their places: of GPT small with eight microbatches an eighth of all bytes, 86 GB, is left out.
+/// Sums of microbatches and of parts are made in their places: of GPT small with eight microbatches an eighth of all bytes, 86
+/// GB, is left out.
 #[test]
 fn gpt_small_sums_its_gradients_where_they_lie() {
     let bf16 = ProjectOptions {

@@ -502,7 +502,8 @@ fn norms_of_what_fits_are_right_under_every_layout() {
     let lamb = "optimizer lamb(lr = 0.01, weight_decay = 0.1)";
     let adafactor =
         "optimizer adafactor(lr = 0.01, relative_step = false, scale_parameter = true, min_factored = 3)";
-    // The update of a clipped gradient does not depend on how large the gradient is; that of both others is relative to the parameter.
+    // The update of a clipped gradient does not depend on how large the gradient is; that of both others is relative to the
+    // parameter.
     let cases = [
         (clipped, DType::F32, [1e30, 1.0], [1e6, 1.0]),
         (clipped, DType::F32, [1e38, 1.0], [1e6, 1.0]),

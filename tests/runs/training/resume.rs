@@ -247,8 +247,8 @@ fn a_transformer_that_stops_goes_on_alike_under_other_layouts() {
     assert_eq!(trained("first", "6", &["--resume"]), whole);
 }
 
-/// One run goes on in more stages and in fewer, in chunks, in stages of other lengths, without stages and in stages again: each part of it from
-/// what the one before has saved. Where the stages stay, every bit does.
+/// One run goes on in more stages and in fewer, in chunks, in stages of other lengths, without stages and in stages again: each
+/// part of it from what the one before has saved. Where the stages stay, every bit does.
 #[test]
 fn stages_that_stop_go_on_in_other_stages() {
     let dir = tempfile::tempdir().unwrap();
@@ -332,8 +332,8 @@ fn words(args: &[String]) -> Vec<&str> {
     args.iter().map(String::as_str).collect()
 }
 
-/// Images are decoded by several threads, ahead of the steps that train on them, and come through a shuffle buffer: what a killed run had
-/// read and not yet trained on is read again, in the same order, with the same elements dropped.
+/// Images are decoded by several threads, ahead of the steps that train on them, and come through a shuffle buffer: what a killed
+/// run had read and not yet trained on is read again, in the same order, with the same elements dropped.
 #[test]
 fn a_killed_run_on_encoded_shards_goes_on_with_the_same_bits() {
     let dir = tempfile::tempdir().unwrap();

@@ -97,8 +97,8 @@ fn large(x: f64) -> f64 {
     x / 1e17
 }
 
-/// Numbers from 0.5 to 1.5 or their negatives: a product of them overflows in no order. Of a type with a small range, another order
-/// of folding would give infinities elsewhere.
+/// Numbers from 0.5 to 1.5 or their negatives: a product of them overflows in no order. Of a type with a small range, another
+/// order of folding would give infinities elsewhere.
 fn near_one(x: f64) -> f64 {
     (0.5 + x.abs() / 1e19).copysign(x)
 }

@@ -338,7 +338,8 @@ fn run<T>(
     (passes(&mut run, start), run.found)
 }
 
-/// The batch of a step in the parts that a layout asks for, if it does, with the layout of a part. None where an error was found, now or before.
+/// The batch of a step in the parts that a layout asks for, if it does, with the layout of a part. None where an error was found,
+/// now or before.
 fn in_parts<'l>(
     step: &mut StepGraph,
     layout: &'l Layout,
@@ -359,8 +360,8 @@ fn ready(step: &StepGraph) -> Result<StepGraph, Box<Diagnostic>> {
     }
 }
 
-/// Most values of a step, gradients and updates included: more would keep the compiler busy for longer than a second or two. A GPT of
-/// some 60 blocks that are written out one by one, with AdamW, is as large; those that ship are far below.
+/// Most values of a step, gradients and updates included: more would keep the compiler busy for longer than a second or two. A
+/// GPT of some 60 blocks that are written out one by one, with AdamW, is as large; those that ship are far below.
 const MAX_VALUES: usize = 50_000;
 
 /// The error of a step that is too large.

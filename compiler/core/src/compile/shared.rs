@@ -1,5 +1,5 @@
-//! A step that is compiled for many layouts, as a search does: what does not depend on them is done once, and what few of their lines decide once
-//! for each of these.
+//! A step that is compiled for many layouts, as a search does: what does not depend on them is done once, and what few of their
+//! lines decide once for each of these.
 
 use super::{
     CompileOptions, Compiled, Context, PIPELINE, Run, StepGraph, compile_with, expanded, in_parts, ready,

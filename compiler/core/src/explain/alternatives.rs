@@ -1,4 +1,5 @@
-//! Lines with which a step would move other bytes or hold others: what copies of parameters are kept, and when gradients are reduced.
+//! Lines with which a step would move other bytes or hold others: what copies of parameters are kept, and when gradients are
+//! reduced.
 
 use crate::compile::Compiled;
 use crate::layout::Layout;
@@ -17,7 +18,8 @@ pub struct AlternativeReport {
     pub peak_bytes: u64,
 }
 
-/// The lines that would make a difference to a training step under a layout, of those that trade bytes for memory; the step is compiled for each.
+/// The lines that would make a difference to a training step under a layout, of those that trade bytes for memory; the step is
+/// compiled for each.
 pub fn alternatives(
     layout: &Layout,
     with: &Compiled,

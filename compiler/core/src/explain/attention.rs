@@ -11,7 +11,7 @@ use std::fmt::Display;
 /// A softmax of scores that weights a sum: attention, or nearly.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct AttentionReport {
-    /// The path of the value: the sum, or the softmax where it is no attention.
+    /// The path of the value: the sum, or the softmax if it is not an attention.
     pub value: String,
     /// Its line.
     pub line: u32,
@@ -46,9 +46,9 @@ impl AttentionReport {
     }
 }
 
-/// A line, without its end, for all attention of which the same is to be said.
+/// A line, without its end, for all attention that the same is said of.
 pub fn attention_lines<'a>(all: impl Iterator<Item = &'a AttentionReport>) -> Vec<String> {
-    /// So many are named.
+    /// Most values that a line names.
     const NAMED: usize = 3;
     let mut said: Vec<(String, Vec<String>)> = Vec::new();
     for a in all {

@@ -4,13 +4,13 @@
 mod alternatives;
 mod attention;
 mod pipeline;
-mod recomputed;
+mod recompute_effect;
 mod rules;
 
 pub use alternatives::{AlternativeReport, alternatives};
 pub use attention::{AttentionReport, attention, attention_lines, note_no_kernels};
 pub use pipeline::{PipelineReport, StageReport};
-pub use recomputed::{AddedOp, RecomputeReport, recomputed};
+pub use recompute_effect::{AddedOp, RecomputeReport, recomputed};
 pub use rules::split_by_rules;
 
 use crate::compile::Compiled;

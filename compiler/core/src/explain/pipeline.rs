@@ -44,7 +44,8 @@ pub struct PipelineReport {
     pub chunks: usize,
     /// The order of passes.
     pub schedule: &'static str,
-    /// The time in which a device waits, in parts of that in which it computes, where a pass takes as long as its floating-point operations say.
+    /// The time in which a device waits, in parts of that in which it computes, where a pass takes as long as its floating-point
+    /// operations say.
     pub bubble: f64,
     /// The same where passes of all stages take the same time.
     pub bubble_equal_stages: f64,
@@ -139,9 +140,10 @@ fn costs(plan: &Plan, passes: &PipelinePasses<'_>, on: &DeviceBlocks<'_>) -> [u6
     all
 }
 
-/// The line that shares out the layers so that the device with most operations has fewest, where that differs from how they are shared out.
-/// A layer takes what it takes on the device where it takes least; what a device computes beside its layers stays there, on the first of all
-/// stages or on the last one. Of a device's stages the one that then has fewest operations takes the next layer.
+/// The line that shares out the layers so that the device with most operations has fewest, where that differs from how they are
+/// shared out. A layer takes what it takes on the device where it takes least; what a device computes beside its layers stays
+/// there, on the first of all stages or on the last one. Of a device's stages the one that then has fewest operations takes the
+/// next layer.
 fn balanced(passes: &PipelinePasses<'_>, devices: &[StageReport], costs: &[[u64; 3]]) -> Option<String> {
     let (count, chunks) = (devices.len(), passes.pipeline.chunks);
     let layers = |at: usize| devices[at].layers as u64;

@@ -7,8 +7,8 @@ use crate::rows::Rows;
 use meshwright_diag::Span;
 use meshwright_sorted::{SortedMap, SortedSet};
 
-/// The paths of the values that each rule splits, in the order of the program, by the place of the rule. A value that is split since
-/// others are has no rule that splits it.
+/// The paths of the values that each rule splits, in the order of the program, by the place of the rule. A value that is split
+/// since others are has no rule that splits it.
 pub fn split_by_rules(layout: &Layout, compiled: &Compiled) -> SortedMap<Span, Vec<String>> {
     let spmd = &compiled.spmd;
     let g = &spmd.step.graph;

@@ -1,4 +1,5 @@
-//! Which dims may share an axis, for a search over layouts: what [`super::check_conflicts`] would say of every pair, without a layout.
+//! Which dims may share an axis, for a search over layouts: what [`super::check_conflicts`] would say of every pair, without a
+//! layout.
 
 use super::second_names::second_names;
 use crate::passes::normalize;
@@ -7,7 +8,8 @@ use meshwright_plan::Dim;
 use meshwright_sorted::SortedSet;
 
 /// Pairs of dims that some value has together, the smaller one first: two rules for all values cannot split both over one axis
-/// (E0304). A second name counts as the first, whose rules it follows. It does not depend on sizes. Dims of which no pair is here may share an axis.
+/// (E0304). A second name counts as the first, whose rules it follows. It does not depend on sizes. Dims of which no pair is here
+/// may share an axis.
 pub fn dims_together(step: &StepGraph) -> SortedSet<(Dim, Dim)> {
     let live = normalize::dead_code(step).graph;
     let names = second_names(&live);

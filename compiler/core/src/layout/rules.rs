@@ -107,7 +107,7 @@ impl Layout {
         self.gathers.contains(&dim) || self.rings.contains_key(&dim)
     }
 
-    /// The name under which rules speak of a dim: its own, or that of the dim of which it is a second name.
+    /// The name under which rules speak of a dim: its own, or that of the dim that it is a second name of.
     pub(crate) fn first_name(&self, dim: Dim) -> Dim {
         self.second_names.get(&dim).copied().unwrap_or(dim)
     }
@@ -133,8 +133,8 @@ impl Layout {
     }
 
     /// The same as the partitioner reads it. Axes of size 1 are left out of its rules: they split nothing. What is stored over
-    /// several axes has the inner axes of the mesh as the major ones, in whatever order its rule names them: so a gather
-    /// begins with the outer axis, over which each device then fetches what is its own part alone, and a reduce-scatter ends with it.
+    /// several axes has the inner axes of the mesh as the major ones, in whatever order its rule names them: so a gather begins
+    /// with the outer axis, over which each device then fetches what is its own part alone, and a reduce-scatter ends with it.
     /// But an order stays that a rule for all values gives to the dim too: what is stored is then used in this order.
     pub fn effective(&self) -> Layout {
         let mut out = self.clone();
@@ -219,7 +219,7 @@ pub fn layout(
         }
     }
     out.extend(all_missing(&read.missing, program));
-    super::unmatched::unmatched(file, &index, shared, &mut out);
+    super::unmatched_rules::unmatched(file, &index, shared, &mut out);
     placed_twice(&layout, &mut out);
     empty_shards(&layout, program, &mut out);
     layout.follow(program);
@@ -284,7 +284,7 @@ fn reduced_twice(first: Span, second: Span) -> Diagnostic {
         .help("leave one out")
 }
 
-/// Severity of a name that the model lacks: it is no error in a file that several models share.
+/// Severity of a name that the model lacks: not an error in a file that several models share.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Foreign {
     /// Nowhere: the rules are for this model.
@@ -298,7 +298,7 @@ enum Foreign {
 /// Parts of a layout besides its rules.
 #[derive(Default)]
 struct Read<'a> {
-    /// Dims that the model lacks, where that is no mistake.
+    /// Dims that the model lacks, if that is allowed.
     missing: Vec<(&'a str, Span)>,
     /// Rules that yield or are for any dim.
     seen: SortedSet<(Scope, RuleDim, Vec<Axis>, bool)>,
@@ -313,7 +313,7 @@ fn too_many(at: Span) -> Diagnostic {
     .help("one rule with a `*` in its scope serves many parameters: `params layers.*: rows -> r`")
 }
 
-/// The dim of that name. One that the model lacks is an error, or, where that is no mistake, is added to `missing`.
+/// The dim of that name. One that the model lacks is an error, or, if that is allowed, is added to `missing`.
 fn dim<'a>(
     name: &'a str,
     span: Span,

@@ -4,8 +4,8 @@ use meshwright_ops::{Graph, Kind, Source, union};
 use meshwright_plan::{Dim, Phase};
 use meshwright_sorted::{SortedMap, SortedSet};
 
-/// Dims that a program has only between a rename to them and one back, `x[heads -> inside]` and `y[inside -> heads]`, each with its
-/// first name: nothing else makes such a dim, all renames of it are from and to one other, and no value has both.
+/// Dims that a program has only between a rename to them and one back, `x[heads -> inside]` and `y[inside -> heads]`, each with
+/// its first name: nothing else makes such a dim, all renames of it are from and to one other, and no value has both.
 ///
 /// `key`, to which self-attention renames `seq`, is none: scores have both.
 pub fn second_names(g: &Graph) -> SortedMap<Dim, Dim> {

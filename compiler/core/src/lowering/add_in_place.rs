@@ -1,9 +1,10 @@
 //! What a loop sums or stacks is added where a loop around it keeps the sum.
 //!
 //! Before: a loop in another loop fills a stack, or sums on its own, and what it gives is then added to a sum that the outer loop
-//! carries: the gradients of all layers are there twice, those of one microbatch and the sum. After: the inner loop carries the outer
-//! loop's sum, and each iteration adds to its position. So gradients of all layers are there once. A sum of its own may go through several
-//! loops, as where the last stage of a pipeline begins the gradient of tied embeddings and the first one goes on with it.
+//! carries: the gradients of all layers are there twice, those of one microbatch and the sum. After: the inner loop carries the
+//! outer loop's sum, and each iteration adds to its position. So gradients of all layers are there once. A sum of its own may go
+//! through several loops, as where the last stage of a pipeline begins the gradient of tied embeddings and the first one goes on
+//! with it.
 
 use super::lower_repeat::addition;
 use super::per_buffer::PerBuffer;
@@ -159,8 +160,8 @@ fn carry(plan: &mut Plan, found: &Added) {
     }
 }
 
-/// The steps in front of the update of a stack: what lies at the position of the iteration, and its sum with the value, which the update then
-/// puts there.
+/// The steps in front of the update of a stack: what lies at the position of the iteration, and its sum with the value, which the
+/// update then puts there.
 fn at_position(plan: &mut Plan, found: &Added) -> Option<[Step; 2]> {
     let Prim::IterationUpdate { dim } = plan.steps[found.update].prim else { return None };
     let update = plan.steps[found.update].clone();

@@ -40,8 +40,9 @@ pub(super) fn merge(plan: &mut Plan) {
     plan.steps = steps.into_iter().flatten().collect();
 }
 
-/// Puts one step in place of the first and the last of these, and says where: in the place of the first where others read that and the last one
-/// reads nothing more, else in that of the last, and what reads the first behind it. None where the last one reads what others make of the first.
+/// Puts one step in place of the first and the last of these, and says where: in the place of the first where others read that
+/// and the last one reads nothing more, else in that of the last, and what reads the first behind it. None where the last one
+/// reads what others make of the first.
 fn join(steps: &mut [Option<Step>], merged: Step) -> Option<usize> {
     let last = steps.len() - 1;
     let mut made: SortedSet<BufId> = steps[0].iter().flat_map(|s| &s.writes).map(|o| o.buf).collect();

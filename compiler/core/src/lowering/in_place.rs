@@ -1,8 +1,8 @@
 //! A cache of all iterations of a loop is updated where it lies.
 //!
-//! Before: each iteration takes its slice of what is kept from step to step, replaces some positions of it, and puts all of it into a
-//! stack, which is kept in its place. After: the loop carries what is kept, each iteration replaces these positions there, and then
-//! takes its slice, which is a view. So a step writes its new positions alone.
+//! Before: each iteration takes its slice of what is kept from step to step, replaces some positions of it, and puts all of it
+//! into a stack, which is kept in its place. After: the loop carries what is kept, each iteration replaces these positions there,
+//! and then takes its slice, which is a view. So a step writes its new positions alone.
 
 use super::add_in_place::add_in_place;
 use meshwright_plan::{BufId, Operand, Plan, Prim, Step};

@@ -98,7 +98,8 @@ pub(super) struct Lower<'a> {
     pub(super) operands: IdVec<CopyId, Option<Operand>>,
     /// Buffers of gradients' terms that are rounded to be reduced.
     pub(super) rounded: SortedSet<BufId>,
-    /// Of gradients that are stored in `bf16`, the buffers in `f32`, each with the number of loops that were open when it was made.
+    /// Of gradients that are stored in `bf16`, the buffers in `f32`, each with the number of loops that were open when it was
+    /// made.
     pub(super) upcasts: SortedMap<CopyId, (Operand, usize)>,
     pub(super) plan: Plan,
     /// Position in the Plan's leaves of a parameter's, moment's or state's value.

@@ -1,6 +1,6 @@
-//! Casts of gradients that are reduced in `bf16`: down where their terms are made, so that none is held in `f32` until the collective;
-//! up in front of the first step that computes with the result. There they fuse with that step, and no step between the
-//! collective and the update waits for it.
+//! Casts of gradients that are reduced in `bf16`: down where their terms are made, so that none is held in `f32` until the
+//! collective; up in front of the first step that computes with the result. There they fuse with that step, and no step between
+//! the collective and the update waits for it.
 
 use super::lower::Lower;
 use super::stretches::stretches;

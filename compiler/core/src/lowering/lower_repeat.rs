@@ -1,7 +1,7 @@
 //! Loops as steps: all that goes from one iteration to the next is a carry.
 //!
-//! What leaves a loop stacked starts as a blank buffer, which each iteration updates at its position, or as zeros where the loop leaves
-//! positions out; a sum over iterations starts as zeros, to which each adds. Both are written in place.
+//! What leaves a loop stacked starts as a blank buffer, which each iteration updates at its position, or as zeros where the loop
+//! leaves positions out; a sum over iterations starts as zeros, to which each adds. Both are written in place.
 
 use super::lower::{Lower, OpenBody};
 use crate::partition::{CopyId, PlacedLoop};
@@ -183,8 +183,8 @@ impl<'a> Lower<'a> {
         }
     }
 
-    /// Lets a value leave the loop as a stack that is there already, where it is the same buffer: a rename alone is between the two. False
-    /// where there is none.
+    /// Lets a value leave the loop as a stack that is there already, where it is the same buffer: a rename alone is between the
+    /// two. False where there is none.
     fn is_stacked(
         &mut self,
         value: BufId,

@@ -1,12 +1,12 @@
 //! A loss over a large product is computed for a part of its rows at a time.
 //!
-//! Before: the logits of all rows, their loss, and their gradient, from which the gradients of both factors are computed. After: each
-//! iteration of a loop computes these for a part of the rows, stores results with rows at its position, and adds sums over rows to those of
-//! the parts before, in `f32` for half types. So the logits of all rows are never live at once. The pass finds a chain of steps by their
-//! operands: it starts with products, ends with products, sums and losses, and has no collective.
+//! Before: the logits of all rows, their loss, and their gradient, from which the gradients of both factors are computed. After:
+//! each iteration of a loop computes these for a part of the rows, stores results with rows at its position, and adds sums over
+//! rows to those of the parts before, in `f32` for half types. So the logits of all rows are never live at once. The pass finds a
+//! chain of steps by their operands: it starts with products, ends with products, sums and losses, and has no collective.
 
-use super::fuse::fuse;
 use super::lifetimes::{ends, measured};
+use super::map_fusion::fuse;
 use super::parts_loop::Cutter;
 use super::stretches::stretches;
 use meshwright_plan::expr::Scalar;
@@ -31,8 +31,8 @@ impl Default for LossParts {
     }
 }
 
-/// Computes losses in parts of their rows where the Plan's peak falls by it. Where no collective is, nothing comes between this pass and
-/// fusion: a Plan that was fused for its peak stays so.
+/// Computes losses in parts of their rows where the Plan's peak falls by it. Where no collective is, nothing comes between this
+/// pass and fusion: a Plan that was fused for its peak stays so.
 pub fn in_parts(mut plan: Plan, when: LossParts) -> Plan {
     let is_large = |o: &Operand| plan.buffer(o.buf).largest_bytes(&plan.mesh) as u64 >= when.bytes;
     let of_loss = |s: &&Step| matches!(s.prim, Prim::CrossEntropy { .. }) && s.reads.iter().any(is_large);
@@ -124,8 +124,8 @@ impl Chain {
         Cutter::new(plan.clone(), dim, &extent, parts).cut(&self.steps, &self.leaves)
     }
 
-    /// True if rows along a dim can be computed apart: all operands are split alike, none depends on the position, and results without the
-    /// dim are sums.
+    /// True if rows along a dim can be computed apart: all operands are split alike, none depends on the position, and results
+    /// without the dim are sums.
     fn may_cut(&self, plan: &Plan, dim: Dim, extent: &Extent) -> bool {
         let has = |o: &Operand| o.dims.contains(&dim);
         let alike = |o: &Operand| {

@@ -46,8 +46,8 @@ impl Cutter {
         Cutter { plan, dim, part, row, extents, before, body, carries, after, inner: SortedMap::new() }
     }
 
-    /// The Plan with the steps of a chain in a loop. Of the steps between, consumers of its results come after it, all others before it.
-    /// `leaves` are the operands of other steps. None where an operand of the chain depends on a result of it.
+    /// The Plan with the steps of a chain in a loop. Of the steps between, consumers of its results come after it, all others
+    /// before it. `leaves` are the operands of other steps. None where an operand of the chain depends on a result of it.
     pub(super) fn cut(mut self, chain: &SortedSet<usize>, leaves: &SortedSet<BufId>) -> Option<Plan> {
         let (first, last) = (*chain.first()?, *chain.last()?);
         let steps = std::mem::take(&mut self.plan.steps);
@@ -188,8 +188,8 @@ impl Cutter {
         self.carries.push(Carry { start, current, next, last });
     }
 
-    /// The dims that replace the cut one, the outermost first. A part is a range of rows if one device has all of them, else it has rows of
-    /// each device.
+    /// The dims that replace the cut one, the outermost first. A part is a range of rows if one device has all of them, else it
+    /// has rows of each device.
     fn nested(&self) -> [Dim; 2] {
         match self.extents[1].axes.is_empty() {
             true => [self.part, self.row],

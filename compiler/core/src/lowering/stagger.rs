@@ -1,5 +1,5 @@
-//! Loops whose communication is for another iteration than the one that computes (software pipelining): what gathers weights does so
-//! one turn ahead of their readers, and a reduction behind which nothing of its own iteration could hide runs one turn later.
+//! Loops whose communication is for another iteration than the one that computes (software pipelining): what gathers weights does
+//! so one turn ahead of their readers, and a reduction behind which nothing of its own iteration could hide runs one turn later.
 //!
 //! Nothing is unrolled and nothing stands before or behind the loop a second time: a step has a [`Step::lag`], and in the first
 //! and the last turns those whose iteration does not exist are left out (the kernel-only code of Rau, Schlansker and
@@ -143,7 +143,8 @@ impl<'a> Body<'a> {
             })
     }
 
-    /// Reductions after whose operands little is computed in the iteration, with what stores their results; nothing else reads them.
+    /// Reductions after whose operands little is computed in the iteration, with what stores their results; nothing else reads
+    /// them.
     fn behind(&self, limit: usize, ahead: &SortedSet<usize>) -> Shifted {
         let rest = self.work();
         let work = |from: usize| rest[from - self.of.begin];

@@ -1,5 +1,6 @@
-//! Stretches of steps between the beginnings and ends of loops: no pass moves a step out of the one where it is. Messages between stages of a pipeline bound them
-//! too: nothing comes between a loop and what it receives and sends, for a stage that waits in between would wait for one that waits for it.
+//! Stretches of steps between the beginnings and ends of loops: no pass moves a step out of the one where it is. Messages between
+//! stages of a pipeline bound them too: nothing comes between a loop and what it receives and sends, for a stage that waits in
+//! between would wait for one that waits for it.
 
 use meshwright_plan::{Plan, Prim, Step};
 

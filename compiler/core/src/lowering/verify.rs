@@ -4,14 +4,15 @@
 //! 2. Storage is handed on only where its buffer ends, once, to a buffer of the same shape and dtype, by a step that reads it
 //!    in the order in which it writes the result.
 //! 3. What outlives the step (outputs, next values, unchanged parameters) does not end in it; all else that it uses does.
-//! 4. A step has as many operands and results as its primitive takes and gives, with the dims of their buffers; maps write one iteration space; sums have both factors.
+//! 4. A step has as many operands and results as its primitive takes and gives, with the dims of their buffers; maps write one
+//!    iteration space; sums have both factors.
 //! 5. What a collective in flight reads and writes neither ends nor is handed on before it is waited for, and its results
 //!    are not read; it is waited for once, with all its results. Flights are numbered in the order of starts.
 //! 6. A collective's result is placed as its operand and its axes give.
 //! 7. Dtypes of operands and results go together as the primitive has it.
 //! 8. Bodies of loops end what they make, and nothing else; a current is stored as what it starts as and what is next for it.
-//! 9. In the body of a loop a step reads what is made with its lag, or a current that is handed over: made with one lag less, started
-//!    as a blank, and read by no one after the loop.
+//! 9. In the body of a loop a step reads what is made with its lag, or a current that is handed over: made with one lag less,
+//!    started as a blank, and read by no one after the loop.
 //! 10. A result is partial over the axes that the step and its operands give; program inputs, next values and outputs are
 //!     finished. The dim of a row is whole on each device.
 //! 11. A broadcast is from the device that alone has what it reads.
@@ -33,8 +34,8 @@ pub fn verify_plan(plan: &Plan) -> Vec<String> {
     v
 }
 
-/// As [`verify_plan`], of a Plan whose steps do not say yet what ends in them: each buffer ends where it is used last, and no storage is
-/// handed on yet.
+/// As [`verify_plan`], of a Plan whose steps do not say yet what ends in them: each buffer ends where it is used last, and no
+/// storage is handed on yet.
 pub fn verify_order(plan: &Plan) -> Vec<String> {
     let ends = releases(plan);
     check(plan, |i| (&ends[i].aliases, &ends[i].free))

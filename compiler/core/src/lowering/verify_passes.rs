@@ -3,7 +3,8 @@
 use meshwright_plan::actions::verify;
 use meshwright_plan::{Plan, Prim};
 
-/// Collectives in which stages would meet within a microbatch: in a pass, and in a loop whose iterations are shared out among them.
+/// Collectives in which stages would meet within a microbatch: in a pass, and in a loop whose iterations are shared out among
+/// them.
 pub(super) fn meetings(plan: &Plan, v: &mut Vec<String>) {
     let Some(pipeline) = &plan.pipeline else { return };
     let passes = plan.pipeline_passes().map(|p| p.loops).unwrap_or_default();

@@ -52,8 +52,8 @@ impl<'p> Roots<'p> {
         }
     }
 
-    /// Of a sum over one iteration the device has all that runs it, if the others begin with zeros; a sum may go on from one that this device
-    /// alone has.
+    /// Of a sum over one iteration the device has all that runs it, if the others begin with zeros; a sum may go on from one that
+    /// this device alone has.
     fn end(&mut self, step: &Step) {
         let Some(Step { prim: Prim::Repeat { dim, from, axes, .. }, reads, .. }) = self.open.pop() else {
             return;

@@ -1,8 +1,8 @@
 //! Why a reshard step is there, in words; and whether a gather is one that the rules imply.
 //!
-//! Only a gather of the forward pass may be refused. The backward pass is the forward pass transposed: where a device took its part of
-//! a value, which costs nothing, the gradient is gathered; where devices added up what they had, each needs the gradient whole. So a
-//! layout that fits what a model computes fits its gradient too.
+//! Only a gather of the forward pass may be refused. The backward pass is the forward pass transposed: where a device took its
+//! part of a value, which costs nothing, the gradient is gathered; where devices added up what they had, each needs the gradient
+//! whole. So a layout that fits what a model computes fits its gradient too.
 
 use super::propagation::Walk;
 use super::reshard::Reshard;

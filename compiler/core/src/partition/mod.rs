@@ -4,24 +4,24 @@
 //! them, by the cheapest chain of collectives; partial sums travel through linear ops and are reduced once. No op is
 //! consulted beyond its roles. Every collective has a cause.
 
+mod broadcasts;
 mod cause;
 mod crossings;
 mod decision;
-mod facts;
 mod follow;
 mod frames;
-mod note;
+mod lazy_sums;
 mod propagation;
+mod reasons;
 mod reduce_grads;
 mod repeat;
 mod reshard;
-mod rooted;
 mod roots;
-mod settle;
 mod split_by;
 mod spmd;
 mod stages;
 mod state;
+mod step_facts;
 mod working_copies;
 
 pub use decision::{Decision, Loops, Reason, Refusal};

@@ -1,12 +1,12 @@
 //! The walk over a step graph that decides for every op where its loops, operands and result are.
 
 use super::decision::{Decision, Loops, Reason};
-use super::facts::Facts;
 use super::reduce_grads::{keeps_storage, no_choice, no_effect, sums};
 use super::reshard::{Reshard, ReshardPaths};
 use super::spmd::{Cause, CopyId, Instr, Spmd};
 use super::stages::{pipeline_of, refused_stages, split_twice_by};
 use super::state::State;
+use super::step_facts::Facts;
 use super::working_copies::{gathered, idle};
 use crate::layout::Layout;
 use crate::passes::normalize::rebuild;

@@ -11,8 +11,8 @@ use meshwright_ops::{Boundary, Crossing, Graph, Id, Kind, Role};
 use meshwright_plan::{DType, IdVec, Monoid};
 use meshwright_sorted::SortedSet;
 
-/// Of each value whether it is a gradient of a parameter, or only ever added up and moved to become one: a sum over devices of it may
-/// be taken in `bf16`.
+/// Of each value whether it is a gradient of a parameter, or only ever added up and moved to become one: a sum over devices of it
+/// may be taken in `bf16`.
 pub(crate) fn gradient_terms(step: &StepGraph) -> IdVec<Id, bool> {
     let g = &step.graph;
     // Outputs of the step, and carries of a loop, are read there too.
@@ -64,8 +64,8 @@ pub(crate) fn keeps_storage(g: &Graph, id: Id) -> bool {
     stacks || matches!(g.node(id).op.kind(), Kind::Gradient | Kind::Rename { .. })
 }
 
-/// The note that it makes no difference when gradients are reduced, although the layout says when at `asked`: the batch is in one part, or no rule
-/// splits a gradient.
+/// The note that it makes no difference when gradients are reduced, although the layout says when at `asked`: the batch is in one
+/// part, or no rule splits a gradient.
 pub(super) fn no_choice(step: &StepGraph, layout: &Layout) -> Option<Diagnostic> {
     let (when, asked) = layout.reduce_when.filter(|_| step.program == "train")?;
     let rules = layout.effective().rules;

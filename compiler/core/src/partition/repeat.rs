@@ -6,10 +6,10 @@
 //! copies of a body's values in the body.
 
 use super::decision::Loops;
-use super::facts::Facts;
 use super::frames::Frame;
 use super::propagation::Walk;
 use super::spmd::{CarriedCopy, CopyId, PlacedLoop};
+use super::step_facts::Facts;
 use crate::layout::assign;
 use meshwright_ops::{Boundary, Class, Crossing, Id, Kind, RepeatId};
 use meshwright_plan::{Axis, Dim, Phase, Placement};
@@ -44,8 +44,8 @@ impl Facts<'_> {
 }
 
 impl Facts<'_> {
-    /// Of a parameter whose copies are kept, where that of all iterations stands, and a reader of its slices: as these ask, so that no iteration
-    /// gathers.
+    /// Of a parameter whose copies are kept, where that of all iterations stands, and a reader of its slices: as these ask, so
+    /// that no iteration gathers.
     fn whole_where_kept(&self, slice: Id, b: Boundary) -> Option<(Placement, Id)> {
         let x = self.node(slice).inputs[0];
         if !self.kept(x) || self.node(slice).origin.phase == Phase::Update {
@@ -142,8 +142,8 @@ impl Walk<'_> {
         self.state.have(self.facts, id, &p)
     }
 
-    /// Where a value is stacked: as it is, or as its users behind the loop ask for it, if the body has moved it there anyway and that
-    /// takes no more memory. So what an all-to-all brought to its experts does not go that way again in the backward loop.
+    /// Where a value is stacked: as it is, or as its users behind the loop ask for it, if the body has moved it there anyway and
+    /// that takes no more memory. So what an all-to-all brought to its experts does not go that way again in the backward loop.
     fn moved_already(&self, x: Id, (out, b): (Id, Boundary), now: Placement) -> Placement {
         let facts = self.facts;
         let asked = facts.demand_across(b, out, x).filter(|p| p.partial.is_empty() && now.partial.is_empty());

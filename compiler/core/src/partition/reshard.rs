@@ -72,7 +72,7 @@ impl From<Collective> for Reshard {
     }
 }
 
-/// Cost and steps; `None` where there is no path.
+/// Cost and steps; `None` without a path.
 type Found = Option<(u64, Vec<Reshard>)>;
 
 /// A memo of reshard paths, by dims, bytes of an element, and both placements.
@@ -98,7 +98,7 @@ impl ReshardPaths {
         if let Some(found) = self.memo.get(&key) {
             return found.clone();
         }
-        // A path over shards larger than both ends is taken only where there is no other.
+        // A path over shards larger than both ends is taken only without another one.
         let bound = bytes(ty, dims, mesh, src).max(bytes(ty, dims, mesh, dst));
         let found =
             search(ty, dims, mesh, src, dst, bound).or_else(|| search(ty, dims, mesh, src, dst, usize::MAX));
@@ -194,7 +194,7 @@ fn edges(ty: &Type, axes: &[Axis], p: &Placement, dst: &Placement) -> Vec<Reshar
     out
 }
 
-/// All-reduces of partial axes with the same fold: of all of them, of those that the destination does not split over,
+/// All-reduces of partial axes with the same fold: of all of them, of the axes that the destination does not split over,
 /// and of each alone.
 fn all_reduces(open: &[(Axis, Monoid)], dst: &Placement) -> Vec<Reshard> {
     let mut sets: SortedSet<(Vec<Axis>, Monoid)> = SortedSet::new();

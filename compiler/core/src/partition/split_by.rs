@@ -1,5 +1,6 @@
-//! Why dims of values are split: by a rule, as a parameter is stored, or since a sum was finished so. Known of each value as soon as it
-//! is placed, so that a gather can be told to be implied or not, and which rule is at fault, without a look at what came before.
+//! Why dims of values are split: by a rule, as a parameter is stored, or since a sum was finished so. Known of each value as soon
+//! as it is placed, so that a gather can be told to be implied or not, and which rule is at fault, without a look at what came
+//! before.
 
 use super::propagation::Walk;
 use super::state::SplitBy;
@@ -89,8 +90,8 @@ impl Walk<'_> {
         }
     }
 
-    /// Whether a value is the gradient of a sum over the axis: what is summed over devices is, in the backward pass, needed whole by
-    /// each of them. So is what is made of it for the operand of the sum, which is the same along the dim that was summed.
+    /// Whether a value is the gradient of a sum over the axis: what is summed over devices is, in the backward pass, needed whole
+    /// by each of them. So is what is made of it for the operand of the sum, which is the same along the dim that was summed.
     pub(super) fn gradient_of_sum(&self, id: Id, axis: Axis) -> bool {
         let of = self.facts.node(id).origin.name.strip_prefix("d(").and_then(|n| n.strip_suffix(')'));
         let lacks = |d: &Dim| !self.facts.graph().ty(id).has(*d);
@@ -100,8 +101,9 @@ impl Walk<'_> {
             || self.facts.values_of_gradient(id).any(summed)
     }
 
-    /// Whether a value is the gradient of one that each device has whole in the forward pass, and takes a part of where a rule for another
-    /// name of the dim asks for it: keys and values, under `key -> a`. To take a part costs nothing; the gradient of that is to gather.
+    /// Whether a value is the gradient of one that each device has whole in the forward pass, and takes a part of where a rule
+    /// for another name of the dim asks for it: keys and values, under `key -> a`. To take a part costs nothing; the gradient of
+    /// that is to gather.
     pub(super) fn gradient_of_whole(&self, id: Id, axis: Axis, dim: Dim) -> bool {
         let mut of =
             self.facts.values_of_gradient(id).filter(|x| self.facts.graph().ty(*x).has(dim)).peekable();

@@ -89,7 +89,8 @@ fn split_by_stages(
     }
 }
 
-/// The rule by which gradients, parameters or states are split over the stages, where each part of the batch reduces its gradients.
+/// The rule by which gradients, parameters or states are split over the stages, where each part of the batch reduces its
+/// gradients.
 fn stored_over_stages(layout: &Layout) -> Option<&Rule> {
     let pipeline = layout.pipeline.as_ref()?;
     let once = layout.reduce_when.is_some_and(|(when, _)| when == ReduceWhen::Once);
@@ -103,7 +104,8 @@ fn reduced_once(d: Diagnostic, rule: &Rule) -> Diagnostic {
         .help("add `reduce grads once`: then the stages meet when all microbatches have passed")
 }
 
-/// The error of a collective that joins the parts of a stack over the stages, or divides it, where stages store it in another order.
+/// The error of a collective that joins the parts of a stack over the stages, or divides it, where stages store it in another
+/// order.
 fn joined_stack(spmd: &Spmd, layout: &Layout) -> Option<Diagnostic> {
     let (pipeline, g) = (layout.pipeline.as_ref()?, &spmd.step.graph);
     g.dims.cuts(pipeline.dim).filter(|cuts| cuts.reorders())?;
@@ -157,8 +159,8 @@ fn ordered_stack(spmd: &Spmd, layout: &Layout) -> Option<Diagnostic> {
     Some(d.and(pipeline.span, "its iterations are stages").help("leave `chunks` out"))
 }
 
-/// The error of a value that is made of what all layers of a stage leave of a microbatch, where a device has several stages: it has run those of
-/// one of them.
+/// The error of a value that is made of what all layers of a stage leave of a microbatch, where a device has several stages: it
+/// has run those of one of them.
 fn stack_of_one(spmd: &Spmd, layout: &Layout) -> Option<Diagnostic> {
     let (pipeline, g) = (layout.pipeline.as_ref()?, &spmd.step.graph);
     g.dims.cuts(pipeline.dim).filter(|cuts| cuts.reorders())?;
@@ -182,8 +184,8 @@ fn stack_of_one(spmd: &Spmd, layout: &Layout) -> Option<Diagnostic> {
     Some(d.and(pipeline.span, "its iterations are stages").help("leave `chunks` out"))
 }
 
-/// The error of a sum over microbatches of what all stages have alike, where a device has several: each of them would add it. So it is with
-/// what is put together of all microbatches.
+/// The error of a sum over microbatches of what all stages have alike, where a device has several: each of them would add it. So
+/// it is with what is put together of all microbatches.
 fn added_by_each(spmd: &Spmd, layout: &Layout) -> Option<Diagnostic> {
     let (pipeline, g) = (layout.pipeline.as_ref()?, &spmd.step.graph);
     let over = g.microbatches?.over;
@@ -217,7 +219,8 @@ fn added_by_each(spmd: &Spmd, layout: &Layout) -> Option<Diagnostic> {
     Some(d.and(pipeline.span, "its iterations are stages").help("leave `chunks` out"))
 }
 
-/// The error of a pass that reads what only all microbatches of an earlier pass give, and not that of its own: all stages would wait.
+/// The error of a pass that reads what only all microbatches of an earlier pass give, and not that of its own: all stages would
+/// wait.
 fn waits_for_all(spmd: &Spmd, layout: &Layout) -> Option<Diagnostic> {
     let (pipeline, g) = (layout.pipeline.as_ref()?, &spmd.step.graph);
     let over = g.microbatches?.over;

@@ -1,9 +1,9 @@
 //! What the walk has placed so far: where each value stands, every copy of it, and the instructions that make them.
 
-use super::facts::Facts;
 use super::frames::Frames;
 use super::roots::Roots;
 use super::spmd::{CopyId, PlacedCopy};
+use super::step_facts::Facts;
 use litemap::LiteMap;
 use meshwright_ops::{Graph, Id};
 use meshwright_plan::{Axis, Dim, IdVec, Phase, Placement};

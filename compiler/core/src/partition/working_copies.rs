@@ -1,8 +1,8 @@
 //! `keep params` that keeps nothing.
 
-use super::facts::Facts;
 use super::reshard::Reshard;
 use super::spmd::{CopyId, Instr, PlacedCopy};
+use super::step_facts::Facts;
 use crate::layout::Layout;
 use crate::resolve::matches;
 use meshwright_diag::{Diagnostic, codes};

@@ -1,7 +1,7 @@
 //! Loop-invariant code motion: a value of a body that depends on values around the loop alone is computed before it, once.
 //!
-//! It runs before gradients are taken, so that such a value is no residual of every iteration. What is made of constants and positions
-//! alone stays: it is free to make again, and would only take memory for as long as the loop lasts.
+//! It runs before gradients are taken, so that such a value is no residual of every iteration. What is made of constants and
+//! positions alone stays: it is free to make again, and would only take memory for as long as the loop lasts.
 //!
 //! What leaves a loop is made by the loop. So where no iteration changes it, it becomes an ordinary value, which autodiff visits
 //! in its turn: the stack of such a value is that value repeated, and the last one is the value itself. A sum over the

@@ -1,10 +1,10 @@
 //! The order in which positions lie on devices (`order seq zigzag ctx`).
 //!
-//! Before: a training step in which a dim and its other names count positions from the first to the last. After: the same step with them in
-//! zigzag order, so that each of `k` devices has a range from the front and the range as far from the end, and a causal mask leaves all of
-//! them as much to compute. What is bound before the step stays as it is: inputs, parameters and states are looked up in the new order
-//! where activations are made of them, and gradients and next states in the old one. `index` becomes arithmetic on places. All that is the
-//! same in any order stays; the rest is refused.
+//! Before: a training step in which a dim and its other names count positions from the first to the last. After: the same step
+//! with them in zigzag order, so that each of `k` devices has a range from the front and the range as far from the end, and a
+//! causal mask leaves all of them as much to compute. What is bound before the step stays as it is: inputs, parameters and states
+//! are looked up in the new order where activations are made of them, and gradients and next states in the old one. `index`
+//! becomes arithmetic on places. All that is the same in any order stays; the rest is refused.
 
 use crate::layout::{Layout, OrderRule};
 use crate::passes::linear::linearized;
@@ -30,8 +30,8 @@ pub(crate) struct Ordered {
     span: Span,
 }
 
-/// The dims that a step needs whose positions are in other orders, added to it, and the layout by which what is looked up may be gathered; none
-/// where the step does not train, or all devices are one.
+/// The dims that a step needs whose positions are in other orders, added to it, and the layout by which what is looked up may be
+/// gathered; none where the step does not train, or all devices are one.
 pub(crate) fn planned(
     step: &mut StepGraph,
     layout: &Layout,
@@ -158,7 +158,8 @@ fn unordered(step: &StepGraph, dims: &SortedMap<Dim, Dim>, asked: Span) -> Vec<D
     errors
 }
 
-/// Whether a value has positions from the first to the last: what is bound before the step, and all that is made of it to update it.
+/// Whether a value has positions from the first to the last: what is bound before the step, and all that is made of it to update
+/// it.
 fn keeps_order(g: &Graph, id: Id) -> bool {
     let node = g.node(id);
     match node.op.kind() {
@@ -269,7 +270,8 @@ impl Ordered {
         g.sum_of(&[first, begin, within])
     }
 
-    /// A value in the other order: from positions to places, or `back`. What it has the dim under is looked up under another name.
+    /// A value in the other order: from positions to places, or `back`. What it has the dim under is looked up under another
+    /// name.
     fn turned(&self, g: &mut Graph, x: Id, back: bool) -> Id {
         let node = g.node(x);
         let (origin, dims) = (node.origin.clone(), node.ty.dims.clone());

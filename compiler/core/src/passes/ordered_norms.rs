@@ -1,8 +1,9 @@
 //! Norms over what stages of a pipeline hold: squares of layers are added in the order of the layers, whatever stage has a layer.
 //!
-//! Before: a sum of squares of all layers, such as that of the gradients by which these are clipped. Summed over the layers of a device and
-//! then over devices it would be rounded otherwise where a device has other layers. After: each layer has its own sum, at its position among
-//! those of all layers, where other stages have zero. These few numbers meet on all stages, and are added there.
+//! Before: a sum of squares of all layers, such as that of the gradients by which these are clipped. Summed over the layers of a
+//! device and then over devices it would be rounded otherwise where a device has other layers. After: each layer has its own sum,
+//! at its position among those of all layers, where other stages have zero. These few numbers meet on all stages, and are added
+//! there.
 
 use crate::passes::normalize::rebuild;
 use crate::passes::stages::Stages;

@@ -1,8 +1,8 @@
 //! Values in 8 bits as what they are made of: their greatest magnitude, its scale, and the rounding.
 //!
-//! It runs when a step is in parts, behind `microbatches`: the greatest magnitude is that of the examples of a part, since no part may wait for
-//! another. What follows sees a reduction like any other: over a dim that is split, it ends with an all-reduce, so that the scale is that of the
-//! whole value under every layout.
+//! It runs when a step is in parts, behind `microbatches`: the greatest magnitude is that of the examples of a part, since no
+//! part may wait for another. What follows sees a reduction like any other: over a dim that is split, it ends with an all-reduce,
+//! so that the scale is that of the whole value under every layout.
 
 use super::normalize::rebuild;
 use crate::step::step_graph::StepGraph;

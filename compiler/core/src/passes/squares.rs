@@ -1,7 +1,8 @@
 //! Norms whose sums of squares may be beyond the dtype although the norms are not.
 //!
-//! Squares are summed twice, as they are and of scaled elements, both over the same positions: so under any layout both are finished by
-//! the same collectives. The second sum counts only where the first is not finite: all other norms are what the first sum gives.
+//! Squares are summed twice, as they are and of scaled elements, both over the same positions: so under any layout both are
+//! finished by the same collectives. The second sum counts only where the first is not finite: all other norms are what the first
+//! sum gives.
 
 use meshwright_ops::{Graph, Id, SQRT, ScaledSquares};
 use meshwright_plan::{Dim, square_scale};

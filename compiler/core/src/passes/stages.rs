@@ -26,7 +26,8 @@ pub(crate) struct Stages {
     pub span: Span,
 }
 
-/// The dims that a step with stages needs, added to it, and the layout with the rules for them; `None` where the layout splits no loop of it.
+/// The dims that a step with stages needs, added to it, and the layout with the rules for them; `None` where the layout splits no
+/// loop of it.
 pub(crate) fn planned(step: &mut StepGraph, layout: &Layout) -> Option<(Stages, Layout)> {
     let pipeline = layout.pipeline.as_ref()?;
     if !step.graph.repeats.iter().any(|r| r.dim == pipeline.dim) {
@@ -54,8 +55,8 @@ pub(crate) fn planned(step: &mut StepGraph, layout: &Layout) -> Option<(Stages, 
     Some((Stages { dim: pipeline.dim, first, last, from: count - 1, span: pipeline.span }, layout))
 }
 
-/// The error of a value for which the stages of a pipeline cannot have the lengths that a layout gives them: one that has the positions of the
-/// loop under another name, or where they are stored in another order, one that is made of their numbers.
+/// The error of a value for which the stages of a pipeline cannot have the lengths that a layout gives them: one that has the
+/// positions of the loop under another name, or where they are stored in another order, one that is made of their numbers.
 pub(crate) fn uncut(g: &Graph, layout: &Layout) -> Option<Diagnostic> {
     let rule = layout.pipeline.as_ref()?;
     let cuts = g.dims.cuts(rule.dim)?;
@@ -78,7 +79,8 @@ pub(crate) fn uncut(g: &Graph, layout: &Layout) -> Option<Diagnostic> {
     Some(d.and(rule.span, "its iterations are stages").help(format!("leave `{line}` out")))
 }
 
-/// Brings what a loop over stages gives to all of them, where no loop over the parts of a batch is around it: stages then run one after the other.
+/// Brings what a loop over stages gives to all of them, where no loop over the parts of a batch is around it: stages then run one
+/// after the other.
 pub(crate) fn given_to_all(step: &StepGraph, stages: &Stages) -> StepGraph {
     let mut step = step.clone();
     let g = &mut step.graph;
@@ -87,7 +89,8 @@ pub(crate) fn given_to_all(step: &StepGraph, stages: &Stages) -> StepGraph {
         of.is_some_and(|b| g.repeats[b.of].parent.is_none())
     };
     let (mut whole, mut carries): (SortedMap<Id, Id>, SortedSet<Id>) = Default::default();
-    // It is made where the loop ends: collectives keep this order, and what passes over microbatches read is there before the first.
+    // It is made where the loop ends: collectives keep this order, and what passes over microbatches read is there before the
+    // first.
     let mut order: Vec<Id> = vec![];
     for id in g.ids().collect::<Vec<_>>() {
         order.push(id);

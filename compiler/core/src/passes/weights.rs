@@ -1,9 +1,10 @@
-//! Gradients of weights apart from the rest of the backward pass, for schedules that fill the time in which a stage waits with them
-//! (Qi et al. 2023, "Zero Bubble Pipeline Parallelism", section 2).
+//! Gradients of weights apart from the rest of the backward pass, for schedules that fill the time in which a stage waits with
+//! them (Qi et al. 2023, "Zero Bubble Pipeline Parallelism", section 2).
 //!
-//! Before: a loop over microbatches goes backward through the layers. After: products in the layers that lead to nothing but gradients are in
-//! a further loop over microbatches, with all that is made of them. Their operands that the backward pass computes are kept for
-//! it in stacks, those of the forward pass are read a second time. What is cheap stays: sums for biases and for the scales of norms.
+//! Before: a loop over microbatches goes backward through the layers. After: products in the layers that lead to nothing but
+//! gradients are in a further loop over microbatches, with all that is made of them. Their operands that the backward pass
+//! computes are kept for it in stacks, those of the forward pass are read a second time. What is cheap stays: sums for biases and
+//! for the scales of norms.
 
 use super::linear::linearized;
 use super::normalize::dead_code;

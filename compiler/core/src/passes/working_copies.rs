@@ -1,8 +1,8 @@
 //! Copies of parameters that `keep` names are stored in the half type of the program.
 //!
-//! Before: in a program of `bf16` or `f16` the body of a loop takes its slice of a parameter, in full, and rounds it. After: the whole
-//! parameter is rounded before the loop, and the body slices that. So each device rounds its shard once, and what is gathered once a
-//! step and kept for all parts of a batch is the half type.
+//! Before: in a program of `bf16` or `f16` the body of a loop takes its slice of a parameter, in full, and rounds it. After: the
+//! whole parameter is rounded before the loop, and the body slices that. So each device rounds its shard once, and what is
+//! gathered once a step and kept for all parts of a batch is the half type.
 
 use super::linear::linearized;
 use super::normalize::{dead_code, rebuild};

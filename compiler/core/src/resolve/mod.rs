@@ -35,7 +35,7 @@ pub(crate) use declarations::globals::evaluated;
 pub use declarations::load::Loader;
 pub use declarations::presets::is_preset;
 #[cfg(test)]
-pub(crate) use declarations::reserved::SPECIAL;
+pub(crate) use declarations::reserved_words::SPECIAL;
 pub(crate) use expr::too_large;
 pub(crate) use train::learning_rate::LEARNING_RATES;
 

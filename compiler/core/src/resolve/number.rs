@@ -257,19 +257,19 @@ pub(super) fn functions() -> impl Iterator<Item = (&'static str, usize)> {
     scalar.map(|f| (f.name(), 1)).chain(FURTHER)
 }
 
-/// How many numbers a function takes; `None` where it is no function of numbers.
+/// Number of arguments of a function; `None` if it is not a function of numbers.
 pub(super) fn arity(name: &str) -> Option<usize> {
     functions().find(|f| f.0 == name).map(|f| f.1)
 }
 
-/// `name(args)`, or what is wrong with it; `None` where it is no function of numbers. The number of arguments must be right.
+/// `name(args)`, or what is wrong with it; `None` if it is not a function of numbers. The number of arguments must be right.
 pub(super) fn function(name: &str, args: &[Konst]) -> Option<Result<Num, String>> {
     if args.len() != arity(name)? {
         return None;
     }
     let (x, y) = (args[0].num(), args.get(1).map_or(Num::ONE, |y| y.num()));
     let v = x.f64();
-    // Those that have an exact result keep it; all others are what they are of values in `f64`.
+    // Exact results stay exact; all others are computed in `f64`.
     Some(match name {
         "min" => Ok(if order(x, y).is_le() { x } else { y }),
         "max" => Ok(if order(x, y).is_ge() { x } else { y }),

@@ -1,6 +1,6 @@
-//! `repeat layers as i { … }` and `scan seq { … }`: loops. The body is resolved once; in it the dim of the loop is a single position,
-//! at which values around the loop that have the dim are taken. Parameters in a `repeat` have a value for each iteration; those in a
-//! `scan` are the same in all, and what it declares is collected.
+//! `repeat layers as i { … }` and `scan seq { … }`: loops. The body is resolved once; in it the dim of the loop is a single
+//! position, at which values around the loop that have the dim are taken. Parameters in a `repeat` have a value for each
+//! iteration; those in a `scan` are the same in all, and what it declares is collected.
 
 use super::Resolver;
 use super::scope::{Local, OpenRepeat, Val};

@@ -4,7 +4,7 @@ use super::declarations::globals::{Globals, MAX_DEPTH};
 use super::report::Report;
 use super::scope::OpenRepeat;
 use super::scope::{NameScope, ScopeKind, Val};
-use crate::declared::{LossDecl, ParamDecl, StateDecl};
+use crate::declarations::{LossDecl, ParamDecl, StateDecl};
 use meshwright_diag::{Diagnostic, Span, codes};
 use meshwright_ops::{Graph, Id};
 use meshwright_plan::{DType, InputDecl};

@@ -1,4 +1,5 @@
-//! Parts of stacked parameters: a parameter of a loop is one for each iteration, and some of these may be treated in their own way.
+//! Parts of stacked parameters: a parameter of a loop is one for each iteration, and some of these may be treated in their own
+//! way.
 
 use meshwright_ops::{Graph, Id};
 use meshwright_plan::{DType, Dim};

@@ -11,8 +11,8 @@ use meshwright_sorted::{SortedMap, SortedSet};
 /// The most paths that an error lists.
 const LISTED: usize = 24;
 
-/// Every path with the values that it was given to: the one that bears it, then the others, the last first. What only brings a value across
-/// the boundary of a loop comes behind the value.
+/// Every path with the values that it was given to: the one that bears it, then the others, the last first. What only brings a
+/// value across the boundary of a loop comes behind the value.
 pub(super) fn paths(spmd: &Spmd, rows: &Rows) -> SortedMap<String, Vec<Id>> {
     let g = &spmd.step.graph;
     let made = spmd.instrs.iter().filter(|i| !matches!(i, Instr::Reshard { .. }));

@@ -1,9 +1,9 @@
 //! Why a dim of a value is split as it is: the reasons that the partitioner kept, as a chain from the value to the rules, and
 //! the collectives that follow. Nothing is decided again here.
 
-mod caused;
+mod collectives;
+mod dim_decisions;
 mod explanation;
-mod facts;
 mod find;
 mod report;
 mod text;

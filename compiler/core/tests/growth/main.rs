@@ -1,11 +1,11 @@
 //! The benchmark of growth: what the compiler takes in time and memory for each construct, against the size of the text.
 //!
-//! Each construct is examined at two sizes. The exponent by which its time grows in between, and that of its memory, is at
-//! most [`EXPONENT`]. No text takes more than [`MOST_SECONDS`], as far as this machine is as fast as usual, or [`MOST_BYTES`]. Time is the CPU's, of this
-//! process, which does nothing else meanwhile. Others share the machine, and its speed doubles and halves within a second: the
-//! large text is compared with the small one just before and just after it, never with one of another moment. What seems too
-//! slow is measured again and the best comparison counts; what others' use of the caches adds to the time of a linear program
-//! of as much memory, up to 0.3, is no fault.
+//! Each construct is examined at two sizes. The exponent by which its time grows in between, and that of its memory, is at most
+//! [`EXPONENT`]. No text takes more than [`MOST_SECONDS`], as far as this machine is as fast as usual, or [`MOST_BYTES`]. Time is
+//! the CPU's, of this process, which does nothing else meanwhile. Others share the machine, and its speed doubles and halves
+//! within a second: the large text is compared with the small one just before and just after it, never with one of another
+//! moment. What seems too slow is measured again and the best comparison counts; what others' use of the caches adds to the time
+//! of a linear program of as much memory, up to 0.3, is not a fault.
 //!
 //! `cargo test --release -p meshwright-core --test growth -- --nocapture NAME` prints the numbers.
 
@@ -68,7 +68,7 @@ const MOST_SECONDS: f64 = 2.0;
 const MOST_BYTES: f64 = 500e6;
 /// How often the texts are compared before the large one counts as too slow.
 const TRIES: usize = 12;
-/// Time below which growth cannot be told from noise, and the memory that any text takes.
+/// Time below which growth does not differ from noise, and the memory that any text takes.
 const FLOOR: [f64; 2] = [2e-3, 2e6];
 
 fn cpu_seconds() -> f64 {
@@ -94,8 +94,8 @@ fn bytes(text: &Text) -> f64 {
     ALLOCATOR.0.get_peak_memory() as f64
 }
 
-/// How much more than linearly the time of a linear program grows, from so many bytes to more: what caches and those who
-/// share them add at this moment.
+/// Growth of the time of a linear program beyond a linear one, from a small to a large number of bytes: what caches and
+/// programs that share them add at this moment.
 fn added_by_memory([small, large]: [f64; 2]) -> f64 {
     let walk = |bytes: f64| {
         let begin = cpu_seconds();

@@ -14,7 +14,8 @@ pub struct TierGroup {
     pub members: usize,
     /// The level that connects them all.
     level: usize,
-    /// On each level up to it, the number of parts that it connects: members on the innermost one, then groups of the level below.
+    /// On each level up to it, the number of parts that it connects: members on the innermost one, then groups of the level
+    /// below.
     parts: Vec<usize>,
     /// The most such parts in one group of the level.
     most: Vec<usize>,
@@ -221,8 +222,8 @@ fn in_network(machine: &Machine, bytes: f64, group: &TierGroup) -> Option<Fastes
 }
 
 impl InNetwork {
-    /// Seconds of one all-reduce. Cut through, a level of switches costs a frame each way; else a piece that is stored before it is
-    /// added, and each further piece waits for both ways.
+    /// Seconds of one all-reduce. Cut through, a level of switches costs a frame each way; else a piece that is stored before it
+    /// is added, and each further piece waits for both ways.
     pub fn seconds(&self, bytes: f64) -> f64 {
         let levels = 2.0 * f64::from(self.levels);
         match self.mode {

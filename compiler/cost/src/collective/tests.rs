@@ -1,7 +1,7 @@
 //! Published all-reduces, the numbers of a reference, and laws.
 
 use super::*;
-use crate::shipped::find;
+use crate::shipped_machines::find;
 use meshwright_plan::{Axis, Mesh};
 
 const KINDS: [CollectiveKind; 5] = [
@@ -139,7 +139,7 @@ fn the_slowest_level_of_an_all_to_all_counts() {
 
 #[test]
 fn more_is_never_faster() {
-    for name in crate::shipped::MACHINES.iter().map(|m| m.name) {
+    for name in crate::shipped_machines::MACHINES.iter().map(|m| m.name) {
         let m = machine(name);
         for kind in KINDS {
             for stride in [1, 2, 8] {

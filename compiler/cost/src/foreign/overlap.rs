@@ -1,4 +1,4 @@
-//! Collectives of activations that an engine runs beside products.
+//! Collectives of activations that an engine runs during matmuls.
 
 use super::Translation;
 use super::recompute::inner;
@@ -10,7 +10,7 @@ use meshwright_plan::{CollectiveKind, Phase, Step};
 const PIECES: f64 = 1.15;
 
 impl Translation<'_> {
-    /// Collectives of activations that an engine runs beside products.
+    /// Hides collectives of activations that an engine runs during matmuls.
     pub(super) fn beside_products(&self, items: &mut [WorkItem]) {
         if self.facts.tp_overlap == "none" {
             return;
@@ -42,7 +42,7 @@ impl Translation<'_> {
         self.plan.steps.iter().any(|s| is(&s))
     }
 
-    /// The part of a reduction of gradients that the product for the gradient of a weight beside it hides.
+    /// The part of a reduction of gradients that the matmul for the gradient of a weight hides.
     fn beside_weights(&self, items: &[WorkItem], at: usize, transfer: &Transfer) -> Option<f64> {
         let of_weights = |i: &&WorkItem| match i {
             WorkItem::Work(w) if w.family == KernelFamily::Matmul => {
@@ -58,8 +58,8 @@ impl Translation<'_> {
         Some((beside * (1.0 - taken) / wire).clamp(0.0, 1.0))
     }
 
-    /// The part of a collective that is hidden where both it and the product beside it are cut into as many pieces as there are
-    /// members.
+    /// The hidden part of a collective if it and the matmul that runs at the same time are cut into one piece for each
+    /// member.
     fn in_pieces(&self, items: &[WorkItem], at: usize, transfer: &Transfer) -> Option<f64> {
         let is_product = |i: &&WorkItem| matches!(i, WorkItem::Work(w) if w.family == KernelFamily::Matmul);
         let near = match transfer.kind == CollectiveKind::AllGather {

@@ -23,7 +23,7 @@ pub struct Tier {
     /// Seconds of a message between two devices, apart from its bytes.
     #[serde(default)]
     pub p2p_latency: f64,
-    /// Compute units that a collective takes from the device while it runs. With none a device of a CPU does nothing beside it.
+    /// Compute units that a collective takes from the device while it runs. Without the number a CPU computes nothing meanwhile.
     #[serde(default)]
     pub units: f64,
     /// Algorithms and protocols; the one with the least time counts.
@@ -36,8 +36,8 @@ pub struct Tier {
     pub source: Option<NumberSource>,
 }
 
-/// Time of a collective: `latency + per_member (members - 1) + hops + factor bytes / rate`, where `factor` is that of bus bandwidth.
-/// On the innermost level there are no hops: its latencies have them.
+/// Time of a collective: `latency + per_member (members - 1) + hops + factor bytes / rate`, where `factor` is that of bus
+/// bandwidth. On the innermost level there are no hops: its latencies have them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NetworkLine {
@@ -78,7 +78,7 @@ fn is_any_number(members: &(usize, usize)) -> bool {
 }
 
 impl NetworkLine {
-    /// True if it is for this collective of so many bytes among so many members.
+    /// True if it is for this collective, number of bytes and number of members.
     pub fn is_for(&self, op: &str, bytes: f64, members: usize) -> bool {
         (self.members.0..=self.members.1).contains(&members)
             && self.up_to.is_none_or(|most| bytes <= most)

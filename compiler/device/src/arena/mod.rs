@@ -13,9 +13,10 @@ pub(crate) mod views;
 
 use crate::slot::LaunchId;
 use meshwright_sorted::SortedSet;
+use serde::{Deserialize, Serialize};
 
 /// Offsets of the results of a program's kernels.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Arena {
     /// Size of the arena in bytes.
     pub bytes: u64,
@@ -30,7 +31,7 @@ pub struct Arena {
 }
 
 /// The memory of a result.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Spot {
     /// A range of the arena.
     At {

@@ -1,4 +1,4 @@
-//! Results that lie at equal distances: the matrices of products that are one launch.
+//! Results that lie at equal distances: the matrices of matmuls that are one launch.
 
 use meshwright_sorted::{SortedMap, SortedSet};
 
@@ -12,7 +12,8 @@ pub(super) struct ResultRows {
 }
 
 impl ResultRows {
-    /// Puts results into a row, in their order; false where they cannot lie at equal distances, since they lie in another way already.
+    /// Puts results into a row, in their order; false where they cannot lie at equal distances, since they lie in another way
+    /// already.
     pub(super) fn add(&mut self, results: &[usize]) -> bool {
         let known: Vec<Option<&(usize, usize)>> = results.iter().map(|r| self.of.get(r)).collect();
         if let Some(known) = known.iter().copied().collect::<Option<Vec<_>>>() {

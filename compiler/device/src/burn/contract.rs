@@ -1,4 +1,4 @@
-//! Contractions: views of the factors, a matrix product, and a view of it.
+//! Contractions: views of the factors, a matmul, and a view of it.
 
 use super::lower::{Lower, Named};
 use crate::error::LoweringError;
@@ -33,7 +33,7 @@ impl Lower<'_> {
         Ok(())
     }
 
-    /// The product of two tensors, summed over the dims that `out` lacks, with the extents of `out`; none where it is 0.
+    /// The matmul of two tensors, summed over the dims that `out` lacks, with the extents of `out`; none where it is 0.
     pub(crate) fn product(
         &mut self,
         a: (Val, &Local),

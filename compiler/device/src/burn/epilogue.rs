@@ -1,4 +1,4 @@
-//! Products that do more in the same kernel, where the device has a library for that: which they are, and how they are recorded.
+//! Matmuls that do more in the same kernel, where the device has a library for that: which they are, and how they are recorded.
 
 use super::lower::Lower;
 use crate::error::LoweringError;
@@ -186,7 +186,7 @@ impl Lower<'_> {
             }
             EpilogueKind::ReluGrad { product, forward, .. } => {
                 let Some((map, at)) = map(product) else { return Ok(None) };
-                // Bits lie as the rows and columns of the product that wrote them.
+                // Bits lie as the rows and columns of the matmul that wrote them.
                 if self.matrix_shape(forward)? != Some(matrices.shape.clone()) {
                     return Ok(None);
                 }
@@ -240,8 +240,8 @@ impl Lower<'_> {
         Ok(Some((written, None, MatmulEpilogue::Adds { map, at, sums: summed })))
     }
 
-    /// Sums of a factor by a step: whether the factor is the right one of its matmul, whose result has that dtype, the kernel, and the result; none if
-    /// the matmul cannot do it.
+    /// Sums of a factor by a step: whether the factor is the right one of its matmul, whose result has that dtype, the kernel,
+    /// and the result; none if the matmul cannot do it.
     fn factor_sums(
         &self,
         step: usize,

@@ -4,9 +4,10 @@ use crate::stored::{stored_as, stored_shape};
 use burn_backend::Shape;
 use burn_ir::{TensorId, TensorIr, TensorStatus};
 use meshwright_plan::{BufferLayout, CollectiveKind, DType, Monoid};
+use serde::{Deserialize, Serialize};
 
 /// A tensor that a transport reads or writes.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CallPiece {
     /// Its id; none if the piece is empty and the device has no tensor for it.
     pub tensor: Option<TensorId>,
@@ -38,7 +39,7 @@ impl CallPiece {
 }
 
 /// One call of a transport: of an all-reduce or a broadcast any number of pieces, of all others one.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TransportCall {
     /// Kind of the collective.
     pub kind: CollectiveKind,

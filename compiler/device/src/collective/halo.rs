@@ -3,11 +3,12 @@
 use super::pack::{PackedBlock, StridedView, unpack};
 use crate::lowering::local::{DeviceContext, Local};
 use meshwright_plan::{BufferPart as Part, Dim, Group, Operand};
+use serde::{Deserialize, Serialize};
 use std::ops::Range;
 use std::sync::Arc;
 
 /// Blocks along a dim of one array, and their offsets in the packed form.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Side {
     view: StridedView,
     pub blocks: Vec<PackedBlock>,
@@ -18,7 +19,7 @@ pub(crate) struct Side {
 }
 
 /// A permute that is ready to run.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Halo {
     pub(crate) send: Side,
     pub(crate) receive: Side,

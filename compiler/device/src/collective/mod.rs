@@ -14,11 +14,12 @@ use crate::lowering::local::{DeviceContext, Local};
 use halo::Halo;
 use meshwright_plan::{BufId, Collective, Dim, Group, Monoid, Operand, Step};
 use pack::StridedView;
+use serde::{Deserialize, Serialize};
 use std::ops::Range;
 use std::sync::Arc;
 
 /// A collective of a Plan for one device.
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Prepared {
     /// The devices that take part.
     pub group: Group,
@@ -38,7 +39,7 @@ pub struct Prepared {
 }
 
 /// Blocks that are sent to and received from the members.
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) enum CollectiveShape {
     /// Cuts of each operand and of each result; empty for a side that is not cut.
     Blocks { send: Vec<Blocks>, receive: Vec<Blocks> },
@@ -47,7 +48,7 @@ pub(crate) enum CollectiveShape {
 }
 
 /// Cuts of an array along an axis into the blocks of the members.
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Blocks {
     pub axis: usize,
     pub view: StridedView,

@@ -3,10 +3,11 @@
 //! The blocks of several arrays may share the packed form. An array is seen as `outer x size x inner` view the dim; a block as
 //! `outer x length x inner`. Where `outer` is 1 the packed form is the array itself.
 
+use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
 /// A block of an array with its offset in the packed form.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PackedBlock {
     /// Interval of the dim along which the array is cut.
     pub range: Range<usize>,
@@ -31,7 +32,7 @@ pub(crate) fn in_turn(arrays: &[(StridedView, &[Range<usize>])]) -> (Vec<Vec<Pac
 }
 
 /// An array seen from one of its dims.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StridedView {
     /// Product of the extents before the dim.
     pub outer: usize,

@@ -3,8 +3,8 @@
 use meshwright_plan::{BufId, Plan, Prim, Step};
 use meshwright_sorted::{SortedMap, SortedSet};
 
-/// The writers and readers of each buffer of a Plan, and the loop of each step. Passes for devices do not change the Plan, so that one table
-/// serves all of them.
+/// The writers and readers of each buffer of a Plan, and the loop of each step. Passes for devices do not change the Plan, so
+/// that one table serves all of them.
 pub struct DefUse<'a> {
     /// The Plan.
     pub plan: &'a Plan,

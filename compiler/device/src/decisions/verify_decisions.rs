@@ -1,8 +1,8 @@
 //! Checks decisions by walking the steps of a Plan in the order of the device, on buffers that are nothing but names.
 //!
-//! A buffer is written once, read only while it is live, and ends at most once. What is fused away is read by the launch that computes it alone. Each
-//! step is computed once, or nothing needs it. Collectives, waits and loops keep the Plan's order, and steps stay in their loop. What outlives the
-//! Plan outlives its launches, and nothing else does.
+//! A buffer is written once, read only while it is live, and ends at most once. What is fused away is read by the launch that
+//! computes it alone. Each step is computed once, or nothing needs it. Collectives, waits and loops keep the Plan's order, and
+//! steps stay in their loop. What outlives the Plan outlives its launches, and nothing else does.
 
 use crate::decisions::def_use::{DefUse, ended};
 use crate::decisions::{Decisions, Role};

@@ -46,9 +46,9 @@ pub struct CallWork {
     pub by_elements: bool,
     /// Random values that it draws for other kernels.
     pub draws: u64,
-    /// The factor of its product that is summed, by number: it is read once more.
+    /// The factor of its matmul that is summed, by number: it is read once more.
     pub summed: Option<usize>,
-    /// Whether the products of its steps are one, whose tiles fill the device together.
+    /// Whether the matmuls of its steps are one, whose tiles fill the device together.
     pub joined: bool,
 }
 

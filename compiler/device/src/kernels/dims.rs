@@ -1,7 +1,9 @@
 //! Positions along several dims, for kernels that read elements at places of their own.
 
+use serde::{Deserialize, Serialize};
+
 /// A dim that a kernel walks.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WalkDim {
     /// Number of positions.
     pub size: usize,

@@ -7,9 +7,10 @@ use super::scalar::ScalarProgram;
 use meshwright_plan::expr::Expr;
 use meshwright_plan::{Computed, DType, Monoid};
 use meshwright_sorted::SortedSet;
+use serde::{Deserialize, Serialize};
 
 /// A tensor that a fold reads.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FoldOperand {
     /// Dtype of the elements.
     pub dtype: DType,
@@ -18,7 +19,7 @@ pub struct FoldOperand {
 }
 
 /// A fold on one device. Its dims are the dims of the result, then the reduced ones.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FoldCall {
     /// Function of the operands that computes each reduced element.
     pub program: ScalarProgram,
@@ -37,7 +38,7 @@ pub struct FoldCall {
 }
 
 /// Folds that do not depend on each other.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FoldCalls(pub Vec<FoldCall>);
 
 impl KernelCall for FoldCalls {

@@ -1,5 +1,7 @@
 //! Distribution of a fold over the threads and blocks of a GPU.
 
+use serde::{Deserialize, Serialize};
+
 /// Threads of a block.
 pub const THREADS: usize = 256;
 /// Number of blocks that keeps a large GPU busy: two for each multiprocessor of an H100.
@@ -11,7 +13,7 @@ const BESIDE: [usize; 2] = [32, 8];
 const LEAST_EACH: usize = 32;
 
 /// Blocks of a fold. A block has `results * folded` threads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FoldBlocks {
     /// Threads of a block along the results, a power of two.
     pub results: usize,

@@ -6,9 +6,11 @@ use crate::collective::pack::{PackedBlock, StridedView};
 use crate::lowering::contraction::{BatchedMatmul, Factor};
 use crate::lowering::local::Local;
 use meshwright_plan::{DType, Donation, Prim};
+use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 
 /// A kernel with its operands and results.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct HostKernel {
     /// The computation.
     pub work: HostWork,
@@ -25,10 +27,10 @@ pub struct HostKernel {
 }
 
 /// Computation of a kernel of the host.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum HostWork {
     /// The primitive of a step of the Plan, by number and name. Half types that its kernel lacks are `f32` here.
-    Step(usize, &'static str),
+    Step(usize, Cow<'static, str>),
     /// The same for a step that takes an iteration's part of a tensor: the host shows the part, and nothing moves.
     Show(usize),
     /// Conversion to the dtype of the result.
@@ -56,7 +58,7 @@ pub enum HostWork {
 
 impl HostWork {
     /// Name in texts.
-    pub fn name(&self) -> &'static str {
+    pub fn name(&self) -> &str {
         match self {
             HostWork::Step(_, name) => name,
             HostWork::Show(_) => "iteration_slice",
@@ -78,7 +80,7 @@ pub const MOST_ROWS: usize = 4;
 pub const LEAST_MATRIX: usize = 1 << 12;
 
 /// Sizes of a thin matmul, `result[rows, columns] = sum over inner of thin[rows, inner] * matrix`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ThinShape {
     /// Rows of the thin factor and of the result.
     pub rows: usize,
@@ -95,7 +97,7 @@ pub struct ThinShape {
 }
 
 /// Strides of the matrices of a factor, in elements.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Factored {
     /// Stride of each dim of the batch.
     pub batch: Vec<usize>,
@@ -116,8 +118,8 @@ impl Factored {
     }
 }
 
-/// Access to each operand that the kernel of a primitive reads element by element with its results, so that a result may overwrite it.
-/// Operands beyond the list are read in another order.
+/// Access to each operand that the kernel of a primitive reads element by element with its results, so that a result may
+/// overwrite it. Operands beyond the list are read in another order.
 pub fn aligned(prim: &Prim, reads: &[Local], writes: &[Local]) -> Vec<Option<Access>> {
     let Some(out) = writes.first() else { return vec![] };
     let walked = |local: &Local| Some(local.access(&out.dims));

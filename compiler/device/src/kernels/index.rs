@@ -5,10 +5,11 @@ use super::dims::{WalkDim, counted};
 use super::fold::FoldCall;
 use super::fold_blocks::{BLOCKS, THREADS};
 use meshwright_plan::DType;
+use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
 /// A dim of the table that is indexed.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct IndexedDim {
     /// Index of the dim in the table.
     pub axis: usize,
@@ -17,7 +18,7 @@ pub struct IndexedDim {
 }
 
 /// The dims of a lookup or its transpose. The axes of a dim are for the table, the entries, then each index.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct IndexDims {
     /// Dims of table, entries and indices.
     pub outer: Vec<WalkDim>,
@@ -30,7 +31,7 @@ pub struct IndexDims {
 }
 
 /// Algorithm of the transpose of a lookup.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ScatterWay {
     /// Each element of the table reads all entries. For few entries.
     Each,
@@ -46,7 +47,7 @@ pub enum ScatterWay {
 }
 
 /// A lookup on one device, or the common part of it and its transpose.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct IndexCall {
     /// The dims, with the device's block of each.
     pub dims: IndexDims,
@@ -55,7 +56,7 @@ pub struct IndexCall {
 }
 
 /// The transpose of a lookup on one device.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ScatterCall {
     /// Dims and rows.
     pub index: IndexCall,

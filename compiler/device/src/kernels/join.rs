@@ -6,10 +6,11 @@ use super::result::ResultMemory;
 use burn_ir::TensorIr;
 use meshwright_plan::DType;
 use meshwright_plan::expr::Expr;
+use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
 /// A join of ranges along a dim.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct JoinCall {
     /// Index of the dim in the result.
     pub axis: usize,
@@ -18,7 +19,7 @@ pub struct JoinCall {
 }
 
 /// A part of the result: a copy of a range of an input, or a constant.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct JoinPart {
     /// Kernel that writes the part.
     pub map: MapCall,

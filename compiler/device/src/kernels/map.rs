@@ -9,10 +9,11 @@ use burn_ir::TensorIr;
 use meshwright_plan::DType;
 use meshwright_plan::expr::{Expr, Reg};
 use meshwright_sorted::SortedSet;
+use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
 /// An operand of an element-wise step.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum MapOperand {
     /// A tensor.
     Tensor {
@@ -26,7 +27,7 @@ pub enum MapOperand {
 }
 
 /// An element-wise step on one device.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MapCall {
     /// Function that computes each element of the results.
     pub program: ScalarProgram,
@@ -47,7 +48,7 @@ pub struct MapCall {
 }
 
 /// Element-wise steps that do not depend on each other.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MapCalls(pub Vec<MapCall>);
 
 impl KernelCall for MapCalls {
@@ -119,7 +120,8 @@ impl MapCall {
     }
 }
 
-/// Moves the operand whose storage a Plan donates to a result to the front of the result's list, and drops it from the lists of other results.
+/// Moves the operand whose storage a Plan donates to a result to the front of the result's list, and drops it from the lists of
+/// other results.
 pub(crate) fn prefer(over: &mut [Vec<usize>], donations: &[(usize, usize)]) {
     for (result, over) in over.iter_mut().enumerate() {
         over.retain(|i| !donations.iter().any(|(from, to)| from == i && *to != result));

@@ -6,10 +6,11 @@ use super::map::MapCall;
 use super::result::{GivenResult, ResultMemory};
 use burn_backend::DType as BurnType;
 use burn_ir::TensorIr;
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
 /// Significant digits of `f32` factors.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum FactorDigits {
     /// All.
     #[default]
@@ -25,8 +26,8 @@ impl FactorDigits {
     }
 }
 
-/// Function of the elements of a product, after a bias.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Function of the elements of a matmul, after a bias.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum EpilogueFunction {
     /// The element itself.
     Identity,
@@ -38,11 +39,11 @@ pub enum EpilogueFunction {
 
 /// A matmul with an epilogue. Its operands are the factors as matrices, a bias or bits if there are any, and the other
 /// operands of the fused step.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MatmulCall {
     /// Rows and columns.
     pub matrices: [usize; 2],
-    /// Shape and type of the product alone.
+    /// Shape and type of the matmul alone.
     pub product: (Vec<usize>, BurnType),
     /// Digits of its factors.
     pub digits: FactorDigits,
@@ -57,7 +58,7 @@ pub struct MatmulCall {
 }
 
 /// An epilogue of a matmul, with the kernel that computes it alone if the library cannot fuse it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum MatmulEpilogue {
     /// A function of the matmul's elements.
     Map {
@@ -140,7 +141,7 @@ impl KernelCall for MatmulCall {
     }
 
     fn result_memory(&self, results: &[TensorIr]) -> ResultMemory {
-        // Rows of the product itself may have gaps, where they are one dim.
+        // Rows of the matmul itself may have gaps, where they are one dim.
         let whole = |of: &TensorIr| of.shape.to_vec().last() == Some(&self.matrices[1]);
         let given = |(k, of)| {
             let over = if k == 0 && self.beside.adds() { vec![ADDED] } else { vec![] };

@@ -1,10 +1,11 @@
 //! Walk of a kernel through its tensors: dims that are adjacent in all of them are merged, and contiguous elements
 //! are read and written together.
 
+use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
 /// Sizes and strides of a kernel that walks several tensors together.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JointWalk {
     /// Size of each dim of the walk.
     pub sizes: Vec<usize>,

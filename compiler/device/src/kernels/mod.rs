@@ -28,13 +28,14 @@ use matmul::FactorDigits;
 use meshwright_plan::Dim;
 use random::RandomBlock;
 use result::ResultMemory;
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use table::kernels;
 
 macro_rules! kernel {
     ($($(#[$doc:meta])* $name:ident($call:ty) $(fuses $folder:ident::$pass:ident)?;)*) => {
         /// A kernel of a program.
-        #[derive(Clone, Debug)]
+        #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
         pub enum Kernel {
             /// A kernel on the host's memory.
             Host(Arc<HostKernel>),
@@ -63,7 +64,7 @@ macro_rules! kernel {
 
         impl Kernel {
             /// Its name in texts.
-            pub fn name(&self) -> &'static str {
+            pub fn name(&self) -> &str {
                 match self {
                     Kernel::Host(kernel) => kernel.work.name(),
                     Kernel::Random(_) => "random",

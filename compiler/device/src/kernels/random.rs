@@ -3,10 +3,11 @@
 use crate::error::KernelError;
 use meshwright_plan::random::{Distribution, Key};
 use meshwright_plan::{DType, Dim, Dims, Zigzag};
+use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
 /// Random values of one block of a tensor.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RandomBlock {
     distribution: Distribution,
     stream: String,

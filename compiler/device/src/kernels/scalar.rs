@@ -3,6 +3,7 @@
 
 use meshwright_plan::expr::{BinaryFn, Expr, Node, Reg, Scalar, UnaryFn};
 use meshwright_plan::{Computed, DType, Fp8};
+use serde::{Deserialize, Serialize};
 
 /// Functions that kernels have. Burn's operations compute the others.
 const UNARY: &[UnaryFn] = &[
@@ -30,7 +31,7 @@ const UNARY: &[UnaryFn] = &[
 ];
 
 /// An operation on the results of earlier instructions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Instruction {
     /// An operand.
     Load(usize),
@@ -64,7 +65,7 @@ pub enum Instruction {
 }
 
 /// Scalar expressions that share registers.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ScalarProgram {
     /// Instructions in order.
     pub instructions: Vec<Instruction>,

@@ -1,8 +1,9 @@
 //! All kernels that a call describes.
 
-/// Gives a macro the kernels, a row for each: its documentation, its name, and its call. The call says what there is to know of the kernel
-/// ([`KernelCall`](super::call::KernelCall)), and each backend computes it ([`Computes`](super::call::Computes)). Of a kernel that fuses steps of a Plan, `fuses` names
-/// the module whose function `groups` finds these steps; it is a pass, in the order of the rows.
+/// Gives a macro the kernels, a row for each: its documentation, its name, and its call. The call says what there is to know of
+/// the kernel ([`KernelCall`](super::call::KernelCall)), and each backend computes it ([`Computes`](super::call::Computes)). Of a
+/// kernel that fuses steps of a Plan, `fuses` names the module whose function `groups` finds these steps; it is a pass, in the
+/// order of the rows.
 macro_rules! kernels {
     ($make:ident) => {
         $make! {
@@ -26,9 +27,9 @@ macro_rules! kernels {
             Scatter(index::ScatterCall);
             /// A pool, or the transpose of one.
             Pool(windows::PoolCall);
-            /// A matrix product with an epilogue.
+            /// A matmul with an epilogue.
             MatmulEpilogue(matmul::MatmulCall);
-            /// Matrix products of one shape that share a factor.
+            /// Matmuls of one shape that share a factor.
             MatmulGroup(matmul_group::MatmulGroupCall) fuses matmul_group::matmul_groups;
         }
     };

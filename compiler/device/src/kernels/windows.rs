@@ -5,6 +5,7 @@ use super::dims::{WalkDim, counted};
 use super::fold::FoldCall;
 use super::fold_blocks::BLOCKS;
 use meshwright_plan::{DType, Monoid};
+use serde::{Deserialize, Serialize};
 
 /// Threads of a block on tensor cores: four warps.
 const THREADS: usize = 128;
@@ -13,7 +14,7 @@ const THREADS: usize = 128;
 pub const NEAR: i32 = 1 << 29;
 
 /// Computation of a pool.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum PoolWork {
     /// The sum, maximum or minimum of a window.
     Fold(Monoid),
@@ -24,7 +25,7 @@ pub enum PoolWork {
 }
 
 /// The part of a [`WindowSlide`] for which a kernel is compiled.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct WindowMapShape {
     /// Index of the dim of the rows.
     pub row: usize,
@@ -36,7 +37,7 @@ pub struct WindowMapShape {
 
 /// Windows along a dim of the first operand. A row and a step read position `(row * by_row + step * by_step + from) / divisor`.
 /// They read nothing if the division has a remainder, or if the position is not in `0..len`.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WindowSlide {
     /// Index of the dim in the first operand.
     pub axis: usize,
@@ -72,7 +73,7 @@ impl WindowSlide {
 
 /// A convolution on one device, as a matmul of windows of the first operand by the second operand. The axes of a dim are for the
 /// first operand, the second operand and the result; none where a window slides along the dim.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ConvolveCall {
     /// Dims of both operands and the result.
     pub groups: Vec<WalkDim>,
@@ -91,7 +92,7 @@ pub struct ConvolveCall {
 }
 
 /// Kernel of a convolution.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ConvolveWay {
     /// Tiles on tensor cores, for half types.
     TensorCores,
@@ -102,7 +103,7 @@ pub enum ConvolveWay {
 }
 
 /// Tiles of a convolution.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConvolveTiles {
     /// Kernel.
     pub way: ConvolveWay,
@@ -226,7 +227,7 @@ impl ConvolveCall {
 const MANY_TAPS: usize = 1024;
 
 /// A pool on one device, or the transpose of one. The axes of a dim are for the input and the result.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PoolCall {
     /// Dims of the result.
     pub rows: Vec<WalkDim>,

@@ -35,13 +35,15 @@ pub(super) struct OpenLoop {
     pub(super) positions: Range<usize>,
     /// The iterated range of them.
     runs: Range<usize>,
-    /// For each carry its first buffer, and whether its lifetime ends there; its buffer in the body, and whether nothing reads it.
+    /// For each carry its first buffer, and whether its lifetime ends there; its buffer in the body, and whether nothing reads
+    /// it.
     begin: Vec<[(BufId, bool); 2]>,
     /// Launches before the loop.
     before: Vec<LaunchId>,
 }
 
-/// Most steps of an operation, and most tensors: addresses of tensors are arguments of a kernel, which has room for 4 KiB of them.
+/// Most steps of an operation, and most tensors: addresses of tensors are arguments of a kernel, which has room for 4 KiB of
+/// them.
 const MOST_IN_GROUP: (usize, usize) = (32, 256);
 
 /// The launches, without groups that run at the steps `apart`.
@@ -433,8 +435,8 @@ impl ProgramBuilder<'_> {
         std::iter::once(step).chain(epilogue.into_iter().flat_map(|e| e.others())).collect()
     }
 
-    /// Operations as launches: a kernel is one, and so are operations of Burn that follow each other. A tensor that ends after a kernel ends
-    /// with its launch. A step is computed by the last kernel among its operations, or the last of them.
+    /// Operations as launches: a kernel is one, and so are operations of Burn that follow each other. A tensor that ends after a
+    /// kernel ends with its launch. A step is computed by the last kernel among its operations, or the last of them.
     fn launches_of(&mut self, operations: Vec<(Operation, usize)>) -> Vec<LaunchId> {
         let mut by: SortedMap<usize, (bool, usize)> = SortedMap::new();
         for (at, (operation, step)) in operations.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! The compilation of a Plan for one device, again without each group of products whose tensors cannot lie as it needs.
+//! The compilation of a Plan for one device, again without each group of matmuls whose tensors cannot lie as it needs.
 
 use super::build::launches;
 use crate::arena::layout::{arena_of, uneven};
@@ -21,7 +21,7 @@ pub fn compile(plan: &Plan, rank: usize, target: Target) -> Result<DevicePlan, C
         if target.has_arena() {
             match arena_of(plan, &device) {
                 Ok(arena) => device.arena = arena,
-                // Products whose tensors cannot lie at equal distances are separate launches.
+                // Matmuls whose tensors cannot lie at equal distances are separate launches.
                 Err(uneven) => {
                     part(&mut apart, &device, &uneven)?;
                     continue;

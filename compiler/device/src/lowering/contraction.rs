@@ -1,16 +1,17 @@
-//! A contraction of named dims as a (batched) matrix product on views.
+//! A contraction of named dims as a (batched) matmul on views.
 //!
 //! Each dim is in one of four classes: *batch* (in both factors and the result), *rows* (first factor and result),
 //! *columns* (second factor and result), *summed* (both factors). The classes are merged by reshaping where their dims lie
-//! side by side in the buffer; views then bring the matrices into place without a copy, since the product takes any
+//! side by side in the buffer; views then bring the matrices into place without a copy, since the matmul takes any
 //! strides. A factor whose classes are interleaved is copied first, and a result that is not `batch, rows, columns`
 //! afterwards.
 
 use crate::lowering::local::Local;
 use meshwright_plan::Dim;
+use serde::{Deserialize, Serialize};
 
 /// A factor: `buffer -> (copy) -> reshape -> permute` gives `[batch.., left, right]`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Factor {
     /// Order of dims into which it must be copied first.
     pub copy: Option<Vec<Dim>>,
@@ -20,8 +21,8 @@ pub struct Factor {
     pub permute: Option<Vec<usize>>,
 }
 
-/// A contraction that is one matrix product.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A contraction that is one matmul.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BatchedMatmul {
     /// Whether the second operand is the left factor.
     pub swapped: bool,
@@ -29,24 +30,24 @@ pub struct BatchedMatmul {
     pub left: Factor,
     /// The right factor, `[batch.., summed, columns]`.
     pub right: Factor,
-    /// Shape of the product, `[batch.., rows, columns]`.
+    /// Shape of the matmul, `[batch.., rows, columns]`.
     pub shape: Vec<usize>,
     /// Over how many elements it sums.
     pub summed: usize,
-    /// The product's order of dims, where it is not the result's.
+    /// The matmul's order of dims, where it is not the result's.
     pub copy: Option<Vec<Dim>>,
 }
 
 /// Operations of a contraction.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Contraction {
     /// The result is empty, or the sum is: all zeros.
     Zero,
-    /// A matrix product.
+    /// A matmul.
     Matmul(Box<BatchedMatmul>),
 }
 
-/// Finds the matrix product that contracts `a` with `b` to `out`.
+/// Finds the matmul that contracts `a` with `b` to `out`.
 pub fn contraction(a: &Local, b: &Local, out: &Local) -> Result<Contraction, String> {
     let has = |l: &Local, d: &Dim| l.dims.contains(d);
     if a.dims.iter().any(|d| !has(b, d) && !has(out, d)) || b.dims.iter().any(|d| !has(a, d) && !has(out, d))

@@ -56,7 +56,7 @@ impl HostSteps<'_, '_> {
             Prim::Copy => HostWork::Copy,
             Prim::Blank { zero: true } if *planned != step.prim => HostWork::Zero,
             Prim::IterationSlice { .. } => HostWork::Show(self.0.graph.step),
-            _ => HostWork::Step(self.0.graph.step, step.name()),
+            _ => HostWork::Step(self.0.graph.step, step.name().into()),
         };
         let made = self.record(work, &reads, &outs, Some(step));
         for (made, to) in made.into_iter().zip(&writes) {
@@ -91,8 +91,8 @@ impl HostSteps<'_, '_> {
         self.record(work, reads, std::slice::from_ref(out), None).swap_remove(0)
     }
 
-    /// Records a kernel. A `step` has pairs of buffers that should share storage, which is granted where every read of the operand goes element
-    /// by element with the result.
+    /// Records a kernel. A `step` has pairs of buffers that should share storage, which is granted where every read of the
+    /// operand goes element by element with the result.
     fn record(&mut self, work: HostWork, reads: &[Held], outs: &[Local], step: Option<&Step>) -> Vec<Held> {
         let (mut inputs, mut dtypes, mut loads): (Vec<Val>, Vec<DType>, Vec<usize>) =
             (vec![], vec![], vec![]);

@@ -2,6 +2,7 @@
 
 use crate::access::{Access, dense_strides};
 use meshwright_plan::{BufId, Coords, DType, Dim, Dims, Mesh, Operand, Plan};
+use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
 /// The device for which a Plan is made concrete.
@@ -15,7 +16,7 @@ pub struct DeviceContext<'a> {
 }
 
 /// An operand with this device's block of it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Local {
     /// Buffer of the Plan.
     pub buf: BufId,

@@ -145,10 +145,7 @@ impl Epilogues {
         let taken = |at: usize| {
             let computed = |b: &BufId| masks.drawn_by.contains_key(b) || inlined.values.contains_key(b);
             let step = &plan.steps[at];
-            residuals.steps.contains_key(&at)
-                || fused.members.contains_key(&at)
-                || inlined.skipped.contains(&at)
-                || step.reads.iter().chain(&step.writes).any(|o| computed(&o.buf))
+            fused.members.contains_key(&at) || step.reads.iter().chain(&step.writes).any(|o| computed(&o.buf))
         };
         for at in 0..plan.steps.len() {
             let made = if taken(at) { None } else { found.map(at) };
@@ -199,7 +196,7 @@ impl Finder<'_> {
         self.all.at.insert(product, epilogue);
     }
 
-    /// A product that an element-wise step alone reads.
+    /// A matmul that an element-wise step alone reads.
     fn map(&self, at: usize) -> Option<Epilogue> {
         let step = &self.uses.plan.steps[at];
         let (Prim::Map { expr, regs }, [written]) = (&step.prim, &step.writes[..]) else { return None };
@@ -208,7 +205,7 @@ impl Finder<'_> {
             let read = &step.reads[product];
             let by = self.uses.written_by(read.buf, at)?;
             let alone = self.uses.only(read.buf) == Some(at) && !self.uses.leaves(read.buf);
-            // Read under other names of dims, the product would have to be there.
+            // Read under other names of dims, the matmul would have to be there.
             let once = step.reads.iter().filter(|o| o.buf == read.buf).count() == 1;
             let others = step.reads.iter().filter(|o| o.buf != read.buf);
             let runs = |step: usize| self.order.place[step];
@@ -393,7 +390,7 @@ impl Finder<'_> {
     }
 }
 
-/// A function of a product and a bias, by the numbers of the operands.
+/// A function of a matmul and a bias, by the numbers of the operands.
 pub(super) fn applied(function: EpilogueFunction, product: usize, bias: Option<usize>) -> Option<Canonical> {
     let mut e = Expr::default();
     let mut x = e.push(Scalar::Load(product as u16), DType::F32);
@@ -456,7 +453,7 @@ fn gelu_grad(product: usize, operand: usize) -> Option<Canonical> {
     canonical(&e, made)
 }
 
-/// The gradient of `relu`, of a product and the result of the `relu`.
+/// The gradient of `relu`, of a matmul and the result of the `relu`.
 fn relu_grad(product: usize, result: usize) -> Option<Canonical> {
     let mut e = Expr::default();
     let [x, y] = [product, result].map(|i| e.push(Scalar::Load(i as u16), DType::F32));

@@ -125,7 +125,7 @@ impl DefUse<'_> {
         let mut reads = step.reads.iter().filter(|o| o.buf == written.buf);
         let once = reads.next() == Some(written) && reads.next().is_none();
         let folds = matches!(step.prim, Prim::Reduce { .. } | Prim::Contract);
-        (folds && once && by > at && self.is_beside(by, at)).then_some(by)
+        (folds && once && self.is_beside(by, at)).then_some(by)
     }
 
     /// Whether reading the operands of a value again moves fewer bytes than writing and reading the value.

@@ -1,5 +1,5 @@
-//! Order of the steps on a device, and the end of each buffer's lifetime. Fused groups run as one ([`crate::decisions::fused`]), reductions compute
-//! their operands ([`super::inlined`]), and steps move next to each other.
+//! Order of the steps on a device, and the end of each buffer's lifetime. Fused groups run as one ([`crate::decisions::fused`]),
+//! reductions compute their operands ([`super::inlined`]), and steps move next to each other.
 
 use super::inlined::InlinedValues;
 use crate::decisions::def_use::{DefUse, ended, takes};
@@ -96,9 +96,9 @@ impl Gatherer<'_> {
         for (end, begin) in &self.uses.begins {
             let body = &mut order[begin + 1..*end];
             // Collectives and inner loops keep their position, so a body with one keeps its order.
-            let stays = |step: &Step| {
-                takes(step) || step.lag != 0 || matches!(step.prim, Prim::Repeat { .. } | Prim::EndRepeat)
-            };
+            // Steps run in another turn than their neighbors only around a collective.
+            let stays =
+                |step: &Step| takes(step) || matches!(step.prim, Prim::Repeat { .. } | Prim::EndRepeat);
             if body.iter().any(|s| stays(&self.uses.plan.steps[*s])) {
                 continue;
             }

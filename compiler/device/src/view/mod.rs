@@ -12,8 +12,6 @@ use crate::launch::{DevicePlan, Launch};
 use crate::slot::{LaunchId, TensorSlot};
 use meshwright_plan::{ArenaId, Plan, ProgramInput};
 use serde::Serialize;
-use sha2::{Digest, Sha256};
-use std::fmt::Write;
 
 /// Version of the JSON format.
 pub const VERSION: u32 = 1;
@@ -27,7 +25,7 @@ pub struct DevicePlanView {
     pub target: String,
     /// Rank of the device.
     pub rank: usize,
-    /// SHA-256 of all that the plan says, in hexadecimal digits: equal for equal plans.
+    /// [`DevicePlan::hash`]: equal for equal plans.
     pub hash: String,
     /// Sums of the costs of all launches, each multiplied by its number of runs.
     pub totals: Totals,
@@ -58,7 +56,7 @@ pub struct LaunchView {
     /// Index among all launches.
     pub id: u32,
     /// The kernel, `burn`, `loop`, or the collective.
-    pub kind: &'static str,
+    pub kind: String,
     /// The step of the Plan that it stands at: the last of `steps`, or the one that needs it.
     pub step: usize,
     /// The steps of the Plan that it computes.
@@ -86,16 +84,6 @@ pub struct LaunchView {
 }
 
 impl DevicePlan {
-    /// SHA-256 of the plan, in hexadecimal digits: equal for equal plans.
-    pub fn hash(&self) -> String {
-        // The derived `Debug` writes every field.
-        let digest = Sha256::digest(format!("{VERSION} {self:?}"));
-        digest.iter().fold(String::new(), |mut text, byte| {
-            let _ = write!(text, "{byte:02x}");
-            text
-        })
-    }
-
     /// The plan in the form for other programs.
     pub fn view(&self, plan: &Plan) -> DevicePlanView {
         let mut spots: Vec<Vec<Spot>> = vec![vec![]; self.launches.len()];
@@ -140,7 +128,7 @@ impl DevicePlan {
         };
         LaunchView {
             id: id.0,
-            kind: launch.kind.name(),
+            kind: launch.kind.name().into(),
             step: launch.step,
             steps: launch.steps.clone(),
             value: origin.map_or_else(String::new, |o| o.path.to_string()),

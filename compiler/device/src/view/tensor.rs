@@ -15,7 +15,8 @@ pub struct TensorView {
     pub shape: Vec<usize>,
     /// Whether its lifetime ends with this launch, which reads it.
     pub ends: bool,
-    /// Offsets of a result in the arena, in bytes, in the order of the launch's runs, without repetitions of the same; empty if it has memory of its own.
+    /// Offsets of a result in the arena, in bytes, in the order of the launch's runs, without repetitions of the same; empty if
+    /// it has memory of its own.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub at: Vec<u64>,
 }

@@ -11,7 +11,7 @@ use lsp_types::{
 };
 use meshwright_core::names::{Symbol, SymbolKind};
 use meshwright_core::reference::{WordKind, pages as word_pages};
-use meshwright_cost::shipped::MACHINES;
+use meshwright_cost::shipped_machines::MACHINES;
 use meshwright_diag::FileId;
 use meshwright_ops::families;
 use meshwright_ops::reference::named as ops;

@@ -11,8 +11,8 @@ use meshwright_diag::Span;
 use meshwright_syntax::ast::ItemKind;
 use std::sync::Arc;
 
-/// Where the name at a place is declared; of an element of a path that may mean several things, each of them. Of a file that `use`
-/// names it is the file.
+/// Where the name at a place is declared; of an element of a path that may mean several things, each of them. Of a file that
+/// `use` names it is the file.
 pub(crate) fn definition(
     snapshot: &Snapshot,
     projects: &mut Projects,
@@ -66,8 +66,8 @@ pub(crate) fn references(
     Some(out)
 }
 
-/// The analyses in which a symbol of one is declared at the same place, with its number in each: models that use the same file, and
-/// layouts of the same model.
+/// The analyses in which a symbol of one is declared at the same place, with its number in each: models that use the same file,
+/// and layouts of the same model.
 pub(super) fn sharing(
     snapshot: &Snapshot,
     projects: &mut Projects,

@@ -9,8 +9,8 @@ use meshwright_core::resolve::Meaning;
 use meshwright_ops::Id;
 use meshwright_plan::Dim;
 
-/// The dims of each value that a range of a text declares with `let`, and what `loss`, `metric` and `output` are. In a layer they are
-/// shown where all calls agree.
+/// The dims of each value that a range of a text declares with `let`, and what `loss`, `metric` and `output` are. In a layer they
+/// are shown where all calls agree.
 pub(crate) fn hints(
     snapshot: &Snapshot,
     projects: &mut Projects,

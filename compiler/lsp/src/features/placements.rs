@@ -10,8 +10,8 @@ use meshwright_sorted::SortedSet;
 const SHOWN: usize = 12;
 
 impl Analysis {
-    /// The value of a path under the layout: its shard, its placement, and every collective that it causes. `None` where nothing is
-    /// placed, or the value is not kept under its path.
+    /// The value of a path under the layout: its shard, its placement, and every collective that it causes. `None` where nothing
+    /// is placed, or the value is not kept under its path.
     pub(super) fn placement(&self, path: &str) -> Option<String> {
         let layout = self.pair.layout.as_ref()?;
         let placed = self.placed()?;

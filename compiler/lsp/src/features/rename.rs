@@ -44,8 +44,8 @@ fn renamable(a: &Analysis, symbol: &Symbol) -> Result<(), String> {
     }
 }
 
-/// The edits that give the name at a place another one everywhere. Its texts are read again with these edits: where a mistake would
-/// follow, nothing is renamed.
+/// The edits that give the name at a place another one everywhere. Its texts are read again with these edits: where a mistake
+/// would follow, nothing is renamed.
 ///
 /// # Errors
 /// Why the new name cannot be.

@@ -1,8 +1,8 @@
 //! What the compiler knows of a model and its layout.
 
+use super::compiled_model::PlacedModel;
 use super::files::{AnalyzedFile, AnalyzedFiles};
 use super::find::{ModelPair, Rules};
-use super::placed::PlacedModel;
 use crate::snapshot::Snapshot;
 use meshwright_core::names::Names;
 use meshwright_core::resolve::{Inspection, inspect};
@@ -118,8 +118,8 @@ impl Analysis {
     }
 }
 
-/// What the resolver says of a text that is being typed. A file of layers alone has no model, which is no mistake; and where the text
-/// could not be read whole, that a name is not declared may be since its declaration was not read.
+/// What the resolver says of a text that is being typed. A file of layers alone has no model, which is no mistake; and where the
+/// text could not be read whole, that a name is not declared may be since its declaration was not read.
 fn of_interest(d: &Diagnostic, tree: &ModelFile, broken: bool) -> bool {
     let lacks_model = d.code == codes::E0220 && first_model(tree).is_none() && !tree.items.is_empty();
     let follows = broken && (d.code == codes::E0201 || d.severity != Severity::Error);

@@ -66,7 +66,8 @@ impl<'s> AnalyzedFiles<'s> {
         (id, found)
     }
 
-    /// The file that `use` names at a place. Of what has errors the tree is what could be read, so that what it declares is known.
+    /// The file that `use` names at a place. Of what has errors the tree is what could be read, so that what it declares is
+    /// known.
     pub(crate) fn used(&mut self, name: &str, span: Span) -> Outcome<ModelFile> {
         let standard = name.starts_with(STANDARD);
         let user = self.all.get(span.file.0 as usize).map(|f| f.path.clone()).unwrap_or_default();

@@ -38,8 +38,8 @@ impl Rules {
     }
 }
 
-/// The model of a text, with its layout: of a model the one that it chooses, or that lies beside it; of a layout the model that it
-/// chooses, that chooses it, or that lies beside it. `None` for a layout without a model.
+/// The model of a text, with its layout: of a model the layout that it chooses, or the one in its folder; of a layout the model
+/// that it chooses, that chooses it, or that is in its folder. `None` for a layout without a model.
 pub(crate) fn pair(snapshot: &Snapshot, path: &Path, kind: LanguageKind) -> Option<ModelPair> {
     let settings = ViewOptions::of_options(&snapshot.settings.options);
     let own = chosen(snapshot, path);
@@ -99,7 +99,7 @@ fn model_of(snapshot: &Snapshot, layout: &Path) -> Option<PathBuf> {
     open.chain(models).find(chooses)
 }
 
-/// The text of the other language beside a text: that of the same name, or the only one in the folder.
+/// The text of the other language in the folder of a text: that of the same name, or the only one in the folder.
 fn lone(snapshot: &Snapshot, path: &Path, kind: LanguageKind) -> Option<PathBuf> {
     let folder = path.parent()?;
     let all: Vec<PathBuf> =

@@ -2,13 +2,13 @@
 
 mod analysis;
 mod choice;
+mod compiled_model;
 mod files;
 mod find;
-mod placed;
 
 pub(crate) use analysis::Analysis;
+pub(crate) use compiled_model::PlacedModel;
 pub(crate) use find::beside;
-pub(crate) use placed::PlacedModel;
 
 use crate::snapshot::Snapshot;
 use crate::text::LanguageKind;
@@ -44,7 +44,8 @@ impl Projects {
         Some(Arc::new(Analysis::of(snapshot, find::pair(snapshot, path, kind_of(snapshot, path))?)))
     }
 
-    /// The other analyses of the workspace that may share a text with one: of open texts, and of those in the folders of its texts.
+    /// The other analyses of the workspace that may share a text with one: of open texts, and of those in the folders of its
+    /// texts.
     pub(crate) fn around(&mut self, snapshot: &Snapshot, of: &Analysis) -> Vec<Arc<Analysis>> {
         let own = of.files.iter().filter(|f| f.on_disk).filter_map(|f| f.path.parent());
         let folders: SortedSet<&Path> = own.chain(snapshot.folders.iter().map(PathBuf::as_path)).collect();

@@ -1,6 +1,6 @@
 //! The loop: edits are applied, requests handed on, answers sent.
 
-use super::published::Published;
+use super::published_diagnostics::Published;
 use super::requests::Requests;
 use super::worker::{WorkerAnswer, WorkerTask, start};
 use crate::host::Host;

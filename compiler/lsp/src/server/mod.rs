@@ -1,12 +1,12 @@
 //! The server: a loop that takes messages, and a thread that answers them.
 //!
-//! The loop applies edits in the order in which they come, and hands each request to the thread together with a snapshot of the texts
-//! as they were then. So an edit never waits for an answer, and an answer never sees half of an edit.
+//! The loop applies edits in the order in which they come, and hands each request to the thread together with a snapshot of the
+//! texts as they were then. So an edit never waits for an answer, and an answer never sees half of an edit.
 
 mod capabilities;
 mod dispatch;
 mod main_loop;
-mod published;
+mod published_diagnostics;
 mod requests;
 mod worker;
 

@@ -309,8 +309,8 @@ impl TwoFactors {
     }
 }
 
-/// Kinds of factors (each with its own dims) whose pairs are compared: the first ones. The products of a program have fewer; one with
-/// more is planned in time that grows with its factors alone.
+/// Kinds of factors (each with its own dims) whose pairs are compared: the first ones. The products of a program have fewer; one
+/// with more is planned in time that grows with its factors alone.
 const KINDS: usize = 8;
 
 /// In which order the factors of a product are multiplied: each time the pair whose product is smallest; of equal ones the

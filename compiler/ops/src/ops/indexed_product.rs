@@ -1,5 +1,5 @@
-//! A product in which some factors are one-hots, summed: what `sum[choice](one_hot[choice](best) * table)` and the dispatch of tokens to
-//! experts are. The one-hots are never made: along a dim that is summed it looks up, along one that stays it adds up.
+//! A product in which some factors are one-hots, summed: what `sum[choice](one_hot[choice](best) * table)` and the dispatch of
+//! tokens to experts are. The one-hots are never made: along a dim that is summed it looks up, along one that stays it adds up.
 
 use crate::family::{float, index_of, integer, no_spelling};
 use crate::{

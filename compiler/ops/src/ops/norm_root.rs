@@ -6,9 +6,9 @@ use crate::{Emit, Family, Graph, Id, Kind, Linear, Op, OpError, Roles, Sample, S
 use meshwright_plan::expr::{BinaryFn, Reg};
 use meshwright_plan::{DType, Dims, Expr, Monoid};
 
-/// The square root of a sum of squares, or its reciprocal. Where the sum is beyond the dtype the root is not a number: infinity and 0
-/// would be wrong, and nothing that is multiplied by 0 would show it. Where it is so small that squares are lost the reciprocal is
-/// infinite.
+/// The square root of a sum of squares, or its reciprocal. Where the sum is beyond the dtype the root is not a number: infinity
+/// and 0 would be wrong, and nothing that is multiplied by 0 would show it. Where it is so small that squares are lost the
+/// reciprocal is infinite.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct NormRoot {
     /// Whether it is the reciprocal.
@@ -38,8 +38,8 @@ impl NormRoot {
         if self.inverse { &RSQRT } else { &SQRT }
     }
 
-    /// The cotangent of the sum, but for the factor of [`NormRoot::moved`]: of large and small sums the whole would not fit where the
-    /// cotangent of what is squared does.
+    /// The cotangent of the sum, but for the factor of [`NormRoot::moved`]: of large and small sums the whole would not fit where
+    /// the cotangent of what is squared does.
     pub fn reduced(self, g: &mut Graph, y: Id, dy: Id) -> Id {
         if self.inverse {
             let part = g.product(&[dy, y]);

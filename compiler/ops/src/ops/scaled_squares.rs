@@ -9,8 +9,8 @@ use crate::{
 use meshwright_diag::codes;
 use meshwright_plan::{Dim, Dims, Monoid, Prim, square_scale};
 
-/// The sum of `(scale * x)^2` over the dims that are not in `out`, where `scale` is [`square_scale`] of the dtype: finite wherever
-/// the root of the sum of squares is.
+/// The sum of `(scale * x)^2` over the dims that are not in `out`, where `scale` is [`square_scale`] of the dtype: finite
+/// wherever the root of the sum of squares is.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ScaledSquares {
     /// Dims of the result, in order; the operand has them.

@@ -9,8 +9,8 @@ use crate::{
 };
 use meshwright_plan::{Dim, Dims, Monoid, Prim};
 
-/// `out[dims = indices] += values`, starting at 0, of the values and an index for each dim; beyond the end of a dim it is dropped.
-/// Dims of the operands that `out` lacks are summed.
+/// `out[dims = indices] += values`, starting at 0, of the values and an index for each dim; beyond the end of a dim it is
+/// dropped. Dims of the operands that `out` lacks are summed.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ScatterAdd {
     /// The dims that are scattered to.

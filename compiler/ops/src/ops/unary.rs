@@ -19,8 +19,9 @@ pub struct UnaryDef {
     pub linear: bool,
     /// The scalar expression.
     pub expr: fn(&mut Expr, Reg) -> Reg,
-    /// Its derivative as factors with the operand's dims, of operand and result; `None` where it is zero everywhere. The cotangent is
-    /// multiplied by one after the other: a derivative that is beyond the dtype alone may be so with a cotangent that is far from 1.
+    /// Its derivative as factors with the operand's dims, of operand and result; `None` where it is zero everywhere. The
+    /// cotangent is multiplied by one after the other: a derivative that is beyond the dtype alone may be so with a cotangent
+    /// that is far from 1.
     pub derivative: fn(&mut Graph, Id, Id) -> Option<Vec<Id>>,
     /// Its meaning.
     pub oracle: fn(f64) -> f64,

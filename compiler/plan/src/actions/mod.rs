@@ -68,7 +68,7 @@ pub struct PassRun {
 /// The passes of each of `ranks`, each with `chunks` stages, in order. Every pass of every microbatch occurs once.
 ///
 /// # Errors
-/// Where there is no rank, no chunk or no microbatch, or GPipe has chunks.
+/// Without ranks, chunks or microbatches, or if GPipe has chunks.
 pub fn runs(
     schedule: PipelineSchedule,
     ranks: usize,
@@ -92,8 +92,9 @@ pub fn runs(
     Ok((0..ranks).map(of).collect())
 }
 
-/// Some forward passes, then forward and backward passes in turns, then backward passes. With chunks, microbatches go through them in groups of
-/// as many as there are ranks. Where these do not divide the microbatches, passes of those that are missing in the last group are left out.
+/// Some forward passes, then forward and backward passes in turns, then backward passes. With chunks, microbatches go through
+/// them in groups of as many as there are ranks. Where these do not divide the microbatches, passes of microbatches that are
+/// missing in the last group are left out.
 fn alternating(rank: usize, ranks: usize, chunks: usize, microbatches: usize) -> Vec<PassRun> {
     let groups = if chunks == 1 { microbatches } else { microbatches.next_multiple_of(ranks) };
     let all = groups * chunks;
@@ -120,7 +121,8 @@ fn alternating(rank: usize, ranks: usize, chunks: usize, microbatches: usize) ->
     list
 }
 
-/// Puts the gradients of weights behind the backward passes, as many later as the rank counts: the first rank, which waits least, at once.
+/// Puts the gradients of weights behind the backward passes, as many later as the rank counts: the first rank, which waits least,
+/// at once.
 fn with_weights(list: Vec<PassRun>, rank: usize) -> Vec<PassRun> {
     let (mut made, mut waiting) = (vec![], std::collections::VecDeque::new());
     for run in list {
@@ -136,15 +138,16 @@ fn with_weights(list: Vec<PassRun>, rank: usize) -> Vec<PassRun> {
     made
 }
 
-/// The most microbatches, counted once for each chunk, that a rank keeps residuals of: from the forward pass to the last pass that reads
-/// them.
+/// The most microbatches, counted once for each chunk, that a rank keeps residuals of: from the forward pass to the last pass
+/// that reads them.
 pub fn in_flight(list: &[PassRun]) -> usize {
     let last = list.iter().map(|run| run.pass).max();
     let each = vec![1; list.iter().map(|run| run.chunk + 1).max().unwrap_or(0)];
     last.map_or(0, |last| most_kept(list, (Pass::F, last), &each) as usize)
 }
 
-/// The most that a rank holds at once of what one pass makes and another one reads last, of which a microbatch has so much in each chunk.
+/// The most that a rank holds at once of what one pass makes and another one reads last. `of_chunk` is what a microbatch has of
+/// it in each chunk.
 pub fn most_kept(list: &[PassRun], (from, until): (Pass, Pass), of_chunk: &[u64]) -> u64 {
     let (mut now, mut most) = (0u64, 0);
     for run in list {

@@ -1,5 +1,5 @@
-//! What the papers say of schedules, for all pipelines of up to 12 ranks, 64 microbatches and 4 chunks: how long ranks wait and what they hold, in a
-//! simulator that knows nothing but what a pass waits for and how long it takes.
+//! What the papers say of schedules, for all pipelines of up to 12 ranks, 64 microbatches and 4 chunks: how long ranks wait and
+//! what they hold, in a simulator that knows nothing but what a pass waits for and how long it takes.
 
 use super::PipelineSchedule::{self, Gpipe, OneForwardOneBackward, ZbH1};
 use super::{Pass, PassRun, in_flight, runs};

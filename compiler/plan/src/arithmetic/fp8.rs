@@ -1,5 +1,5 @@
-//! Floats of 8 bits, in `f32`: the numbers of both formats (Micikevicius et al. 2022, "FP8 formats for deep learning"), and the powers of two
-//! that tensors are scaled by.
+//! Floats of 8 bits, in `f32`: the numbers of both formats (Micikevicius et al. 2022, "FP8 formats for deep learning"), and the
+//! powers of two that tensors are scaled by.
 
 /// A format of 8 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -46,13 +46,14 @@ impl Fp8 {
         }
     }
 
-    /// How many times the power of two below a number is added to it and subtracted again, in floats of `mantissa` digits: of the sum the last
-    /// digit is the last one of the format, and hardware rounds sums to nearest, ties to even.
+    /// How many times the power of two below a number is added to it and subtracted again, in floats of `mantissa` digits: of the
+    /// sum the last digit is the last one of the format, and hardware rounds sums to nearest, ties to even.
     pub const fn rounding_sum(self, mantissa: u32) -> f64 {
         1.5 * (1u64 << (mantissa - 1 - self.digits())) as f64
     }
 
-    /// The nearest number of the format, of two equally near the even one; what is greater than all, infinities too, is the greatest. NaN stays.
+    /// The nearest number of the format, of two equally near the even one; what is greater than all, infinities too, is the
+    /// greatest. NaN stays.
     #[inline(always)]
     pub fn round(self, x: f32) -> f32 {
         let (most, least) = (self.greatest(), self.least_normal());

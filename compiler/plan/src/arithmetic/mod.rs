@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 pub use fp8::{Fp8, power_of_two};
 
-/// The arithmetic of a program, as `precision` and `--precision` name it. It is not the dtype of every value: a program of `bf16` has
-/// values of `f32` too.
+/// The arithmetic of a program, as `precision` and `--precision` name it. It is not the dtype of every value: a program of `bf16`
+/// has values of `f32` too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Arithmetic {

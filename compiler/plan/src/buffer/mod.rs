@@ -20,8 +20,8 @@ pub struct Extent {
     /// Where the device holds not its shard but what a loop that is split over `axes` needs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub window: Option<Window>,
-    /// Places between the device whose shard it holds and the device itself, in the order in which `axes` count devices, the first after the
-    /// last: 0 for its own.
+    /// Places between the device whose shard it holds and the device itself, in the order in which `axes` count devices, the
+    /// first after the last: 0 for its own.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub rotated: u16,
     /// Where shards have given lengths. The axes of these come first.

@@ -1,8 +1,8 @@
 //! Shards of given lengths: the positions of a dim that the stages of a pipeline have.
 //!
-//! A virtual stage is a chunk of a stage: chunk `c` of stage `r` among `p` is virtual stage `c p + r` (Narayanan et al. 2021, section
-//! 2.2). Virtual stages have the positions of a dim in order. A device stores its chunks one behind the other, so that its shard of what is
-//! stored is contiguous; with one chunk, positions are stored in order.
+//! A virtual stage is a chunk of a stage: chunk `c` of stage `r` among `p` is virtual stage `c p + r` (Narayanan et al. 2021,
+//! section 2.2). Virtual stages have the positions of a dim in order. A device stores its chunks one behind the other, so that
+//! its shard of what is stored is contiguous; with one chunk, positions are stored in order.
 
 use crate::Axis;
 use serde::{Deserialize, Serialize};

@@ -1,11 +1,12 @@
 //! Who takes part in a collective.
 
 use crate::{Axis, Mesh};
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
 /// The ranks of a collective in group order, and this device's position among them. Pieces lie, and reductions run, in
 /// group order. All members must build the group with the same order.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Group {
     ranks: Arc<[usize]>,
     position: usize,

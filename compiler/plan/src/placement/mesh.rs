@@ -87,7 +87,8 @@ impl Mesh {
             .collect()
     }
 
-    /// Coordinates of the device some places after that at `coords` in its group over `axes` (major first), the first after the last.
+    /// Coordinates of the device some places after that at `coords` in its group over `axes` (major first), the first after the
+    /// last.
     pub fn after(&self, coords: &[usize], axes: &[Axis], places: usize) -> Coords {
         let mut out = coords.to_vec();
         axes.iter().rev().fold(places, |places, a| {

@@ -1,5 +1,5 @@
-//! Maps of the splits of one value. They have an entry or two, and there are several for each value of a program: sorted lists, since
-//! a node of a tree has room for eleven.
+//! Maps of the splits of one value. They have an entry or two, and there are several for each value of a program: sorted lists,
+//! since a node of a tree has room for eleven.
 
 use crate::{Axis, Dim, Monoid};
 use litemap::LiteMap;

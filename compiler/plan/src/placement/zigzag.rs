@@ -5,7 +5,8 @@
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
-/// The order of the positions of a dim: of `2 k` ranges of equal length device `i` of `k` has range `i`, then range `2 k - 1 - i`.
+/// The order of the positions of a dim: of `2 k` ranges of equal length device `i` of `k` has range `i`, then range
+/// `2 k - 1 - i`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Zigzag {
     /// Positions of a range.

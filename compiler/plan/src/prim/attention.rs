@@ -142,8 +142,8 @@ pub struct AttentionSpec {
     pub extras: usize,
     /// The random values.
     pub draws: Vec<Drawn>,
-    /// Whether a forward pass goes on where one over other keys has ended: the last three operands are the maximum, the sum and the values that
-    /// this has given, and the results are those of all keys so far.
+    /// Whether a forward pass goes on where one over other keys has ended: the last three operands are the maximum, the sum and
+    /// the values that this has given, and the results are those of all keys so far.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub continues: bool,
 }

@@ -29,7 +29,8 @@ pub enum FunctionCost {
     Power,
 }
 
-/// Declares the functions of one number. A row: the variant, the name in texts, the domain, the family of its cost, and its meaning in `f64`.
+/// Declares the functions of one number. A row: the variant, the name in texts, the domain, the family of its cost, and its
+/// meaning in `f64`.
 macro_rules! unary_functions {
     ($($(#[$doc:meta])* $variant:ident $name:literal $takes:ident $cost:ident |$x:ident| $meaning:expr;)*) => {
         /// Functions of one number.

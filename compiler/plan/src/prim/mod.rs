@@ -47,9 +47,9 @@ macro_rules! primitives {
         $({ $($(#[$about:meta])* $field:ident: $type:ty,)* })?
         $(($inner:ident: $of:ty))? => $spec:expr;)*
     ) => {
-        /// The computation of a step, with its attributes; [`crate::Step::reads`] and [`crate::Step::writes`] are its operands, by
-        /// position. Operands match by dim; a dim that an operand lacks is broadcast. Below, `(a, b) -> c` names the operands in
-        /// order. [`Prim::spec`] is what passes know of each.
+        /// The computation of a step, with its attributes; [`crate::Step::reads`] and [`crate::Step::writes`] are its operands,
+        /// by position. Operands match by dim; a dim that an operand lacks is broadcast. Below, `(a, b) -> c` names the operands
+        /// in order. [`Prim::spec`] is what passes know of each.
         #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
         #[serde(rename_all = "snake_case", tag = "step")]
         pub enum Prim {
@@ -89,7 +89,8 @@ primitives! {
         ..PLAIN
     };
     /// `(a, b) -> out`: sum over the dims that `out` lacks of `a * b`. Every dim of `out` is in `a` or `b`; every summed dim is
-    /// in both. Each of the three may be of a half type where the others are `f32`: the sum is taken in `f32`, the result is rounded.
+    /// in both. Each of the three may be of a half type where the others are `f32`: the sum is taken in `f32`, the result is
+    /// rounded.
     Contract => Spec {
         family: KernelFamily::Matmul, name: "contract",
         reads: O::Named(&["a", "b"]),
@@ -112,8 +113,8 @@ primitives! {
         work: Work::Input(1),
         ..PLAIN
     };
-    /// `(input) -> out`: the sum of `(scale * input)^2` over the dims that `out` lacks, with [`crate::square_scale`] of the dtype: finite
-    /// wherever the root of the sum of squares is.
+    /// `(input) -> out`: the sum of `(scale * input)^2` over the dims that `out` lacks, with [`crate::square_scale`] of the
+    /// dtype: finite wherever the root of the sum of squares is.
     ScaledSquares => Spec {
         name: "scaled_squares",
         half: Widened,
@@ -121,9 +122,9 @@ primitives! {
         work: Work::Input(3),
         ..PLAIN
     };
-    /// `(table, indices…) -> out`: `out = table[dims = indices]`, where this device's table holds a range of each of `dims`: an index
-    /// outside of it gives 0. The table has `dims`; the indices, one for each, global positions in `I32`, lack them. The result
-    /// has the dims of the indices and the rest of the table's.
+    /// `(table, indices…) -> out`: `out = table[dims = indices]`, where this device's table holds a range of each of `dims`: an
+    /// index outside of it gives 0. The table has `dims`; the indices, one for each, global positions in `I32`, lack them. The
+    /// result has the dims of the indices and the rest of the table's.
     Lookup {
         /// The dims that are looked up.
         dims: Vec<Dim>,
@@ -194,11 +195,11 @@ primitives! {
         work: Work::Input(6),
         ..ROWS
     };
-    /// `(queries, keys, …, extras…) -> parts…`: the parts as defined by [`AttentionPart`]. None but the gradient of a bias is stored
-    /// with both queries and keys among its dims; [`crate::AttentionOperands`] lists the operands. The scores are the product of
-    /// queries and keys, summed over the width, as the specification changes it. Only a step that does not give the maximum
-    /// along with other parts may hold a part of the keys, or one of a ring, after which another goes on. Of no keys the maximum is `-inf`, the sums are 0, and the result
-    /// is NaN.
+    /// `(queries, keys, …, extras…) -> parts…`: the parts as defined by [`AttentionPart`]. None but the gradient of a bias is
+    /// stored with both queries and keys among its dims; [`crate::AttentionOperands`] lists the operands. The scores are the
+    /// product of queries and keys, summed over the width, as the specification changes it. Only a step that does not give the
+    /// maximum along with other parts may hold a part of the keys, or one of a ring, after which another goes on. Of no keys the
+    /// maximum is `-inf`, the sums are 0, and the result is NaN.
     Attention {
         /// The specification that all steps of one attention share.
         spec: Box<AttentionSpec>,
@@ -245,10 +246,10 @@ primitives! {
         /// Without `input[i]` itself.
         exclusive: bool,
     } => Spec { family: KernelFamily::Scan, name: "cumsum", row: Some(*dim), linear: Linear::Alone(&[0]), work: Work::Output(1), ..ROWS };
-    /// A sum of products in which kernels slide: over all positions `n` and taps `t` of every window and the dims that input
-    /// and kernel share and the result lacks, with `i = n * stride + t * dilation - low` (nothing where there is no such
-    /// element, or where the device does not hold it: it then holds zero or another device has it). `computes` says which of
-    /// the three is written; the two others are read, in the order of [`Part`].
+    /// A sum of products in which kernels slide: over all positions `n` and taps `t` of every window and the dims that input and
+    /// kernel share and the result lacks, with `i = n * stride + t * dilation - low` (nothing beyond the input, or where the
+    /// device does not hold it: it then holds zero or another device has it). `computes` says which of the three is written; the
+    /// two others are read, in the order of [`Part`].
     Convolve {
         /// The window of each kernel dim.
         windows: Vec<SlidingWindow>,
@@ -306,7 +307,7 @@ primitives! {
         ..TAPS
     };
     /// `(input) -> out`: `out[i] = input[i + start]` along one dim, which may have another name and size on each side; `fill`
-    /// where there is no such element. All other dims are the same, in the same order.
+    /// beyond the input. All other dims are the same, in the same order.
     Shift {
         /// The dim of the input.
         dim: Dim,
@@ -364,11 +365,12 @@ primitives! {
         work: Work::Output(1),
         ..PLAIN
     };
-    /// `(input) -> out`: `out[i] = input[i]` for the global indices that this device's `out` holds, all of which its `input` holds
+    /// `(input) -> out`: `out[i] = input[i]` for the global indices that this device's `out` holds. Its `input` holds them
     /// too: a local slice, another order of dims, or both; a dim that `input` lacks is repeated.
     Copy => Spec { name: "copy", ..MOVED };
     /// Communication: from start to end, or the start of it where the step has a [`crate::Step::async_id`]. All-reduces,
-    /// broadcasts, reduce-scatters and all-gathers are buckets of operands of one dtype, `(from…) -> to…`; all others are `(from) -> to`.
+    /// broadcasts, reduce-scatters and all-gathers are buckets of operands of one dtype, `(from…) -> to…`; all others are
+    /// `(from) -> to`.
     Collective(collective: Collective) => match collective {
         Collective::AllReduce { .. } | Collective::Broadcast { .. } => Spec {
             name: collective.name(),
@@ -382,10 +384,11 @@ primitives! {
         }
         _ => Spec { name: collective.name(), ..PLAIN },
     };
-    /// `(starts…) -> currents…`: a loop begins. The steps up to its `EndRepeat` run once for each position of `dim` that is not before
-    /// `from` and that the device holds where the dim is split over `axes`. A current is its start in the first iteration, then the operand of the `EndRepeat` at the same position. That
-    /// operand is written with the [`crate::Step::lag`] with which the current is read, or with one less. In the latter case the current
-    /// is the value of the turn before, and neither its start nor its value after the loop is read.
+    /// `(starts…) -> currents…`: a loop begins. The steps up to its `EndRepeat` run once for each position of `dim` that is not
+    /// before `from` and that the device holds where the dim is split over `axes`. A current is its start in the first iteration,
+    /// then the operand of the `EndRepeat` at the same position. That operand is written with the [`crate::Step::lag`] with which
+    /// the current is read, or with one less. In the latter case the current is the value of the turn before, and neither its
+    /// start nor its value after the loop is read.
     Repeat {
         /// The dim.
         dim: Dim,
@@ -393,8 +396,8 @@ primitives! {
         reverse: bool,
         /// The lowest position.
         from: usize,
-        /// Axes that split the dim: each device runs the iterations of its own positions. In the body values are those of the device; a carry
-        /// that is partial over these axes around the loop is a sum over the iterations of all devices.
+        /// Axes that split the dim: each device runs the iterations of its own positions. In the body values are those of the
+        /// device; a carry that is partial over these axes around the loop is a sum over the iterations of all devices.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         axes: Vec<Axis>,
     } => Spec {
@@ -434,8 +437,8 @@ primitives! {
     };
     /// `(all, value, start) -> out`: `all` with `value` at the positions from `start` on along `dim`, which `value` counts along
     /// `from`: `out[dim = start + i] = value[from = i]`. Positions that this device does not hold are dropped. The start, in
-    /// `I32`, may have dims of `all`. With `iteration` the dims of `all` begin with that of a loop around the step, `value` lacks it, and
-    /// only the position of the iteration is written.
+    /// `I32`, may have dims of `all`. With `iteration` the dims of `all` begin with that of a loop around the step, `value` lacks
+    /// it, and only the position of the iteration is written.
     DynamicUpdateSlice {
         /// Along which dim of the result.
         dim: Dim,
@@ -457,7 +460,8 @@ primitives! {
         zero: bool,
     } => Spec { name: "blank", reads: O::Named(&[]), dtypes: T::Any, ..PLAIN };
     /// `(starts…) -> received…`: before a loop whose dim is split over stages, the carries as the stage before made them; on the
-    /// first stage with positions in the direction of the loop what they start as. It waits for the message of [`Prim::Send`] of that stage.
+    /// first stage with positions in the direction of the loop what they start as. It waits for the message of [`Prim::Send`] of
+    /// that stage.
     Receive {
         /// The axes of the stages, major first.
         axes: Vec<Axis>,
@@ -471,7 +475,8 @@ primitives! {
         dtypes: T::Any,
         ..MOVED
     };
-    /// `(lasts…) ->`: behind such a loop, sends its carries to the stage behind; nothing on the last one. It does not wait for that stage.
+    /// `(lasts…) ->`: behind such a loop, sends its carries to the stage behind; nothing on the last one. It does not wait for
+    /// that stage.
     Send {
         /// The axes of the stages, major first.
         axes: Vec<Axis>,

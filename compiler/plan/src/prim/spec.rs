@@ -101,7 +101,8 @@ pub enum HalfFloats {
     Widened,
 }
 
-/// Which dtypes of operands and results go together. Where a primitive computes on copies in `f32`, the half types count as `f32`.
+/// Which dtypes of operands and results go together. Where a primitive computes on copies in `f32`, the half types count as
+/// `f32`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DTypes {
     /// All have one.

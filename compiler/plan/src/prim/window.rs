@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
 /// A monotone map from intervals `lo..hi` of a loop of size `of` to intervals of an operand's dim:
-/// `ceil((lo * mul + before) / div) .. floor(((hi - 1) * mul + after) / div) + 1`, cut to what the dim has; with `lo` and `hi - 1`
-/// exchanged where `mul` is negative.
+/// `ceil((lo * mul + before) / div) .. floor(((hi - 1) * mul + after) / div) + 1`, cut to what the dim has; with `lo` and
+/// `hi - 1` exchanged where `mul` is negative.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Window {
     /// Size of the loop, whose shards decide.

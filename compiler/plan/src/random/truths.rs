@@ -1,7 +1,8 @@
 //! How truth values are made of the random bits of a counter.
 
-/// How truth values of a rate are made of random bits: where 16 bits each give the rate within a thousandth of it and of what is left to 1,
-/// eight elements share a counter, else four with 32 bits each. Element `i` of a counter has the bits from `i` times so many on, lowest first.
+/// How truth values of a rate are made of random bits: where 16 bits each give the rate within a thousandth of it and of what is
+/// left to 1, eight elements share a counter, else four with 32 bits each. Element `i` of a counter has the bits from `i` times
+/// so many on, lowest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Truths {
     /// How many elements share a counter: 8 or 4.

@@ -7,7 +7,7 @@ use meshwright_core::{Program, Settings, StepGraph, model_flops_wide};
 use meshwright_cost::engine::EngineKind;
 use meshwright_cost::estimate::Estimate;
 use meshwright_cost::machine::Machine;
-use meshwright_cost::shipped::find;
+use meshwright_cost::shipped_machines::find;
 use meshwright_diag::FileId;
 use meshwright_search::best_first::{Limits, Search, SearchOutcome, TIE};
 use meshwright_search::compiled::{CandidateRefusal, SharedSteps, Subject};

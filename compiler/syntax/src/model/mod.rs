@@ -6,9 +6,9 @@
 mod expr;
 mod grammar;
 mod items;
+mod keyword_repair;
 mod keywords;
-mod mend;
-mod reserved;
+mod reserved_words;
 mod statements;
 
 use meshwright_diag::foreign::WordPlace;

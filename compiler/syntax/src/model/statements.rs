@@ -125,8 +125,8 @@ impl Parser<'_> {
         false
     }
 
-    /// Whether there is a block without its `{`, to which the walk then moves: the line ends it, or the next line stands further right than
-    /// that of token `first`.
+    /// Whether there is a block without its `{`, to which the walk then moves: the line ends it, or the next line stands further
+    /// right than that of token `first`.
     fn indented(&mut self, first: usize) -> bool {
         let next = (self.at..self.scan.tokens.len()).find(|i| self.scan.tokens[*i].leads);
         if (self.at..next.unwrap_or(self.scan.tokens.len())).any(|i| self.token(i) == "}") {

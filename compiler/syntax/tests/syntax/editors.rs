@@ -5,7 +5,7 @@ use meshwright_sorted::SortedSet;
 use fancy_regex::Regex;
 use serde_json::Value;
 
-use crate::common::{MODELS, layouts};
+use crate::support::{MODELS, layouts};
 use crate::tokens::{Piece, pieces};
 
 const MODEL: &str = include_str!("../../../../docs/editors/vscode/syntaxes/meshwright.tmLanguage.json");

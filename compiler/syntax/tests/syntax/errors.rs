@@ -3,7 +3,7 @@
 use meshwright_diag::FileId;
 use meshwright_syntax::parse_model;
 
-use crate::common::model;
+use crate::support::model;
 
 fn check(text: &str, expected: &[&str]) {
     let (tree, errors) = model(text);

@@ -5,7 +5,7 @@ use std::path::Path;
 use meshwright_diag::FileId;
 use meshwright_syntax::{format_layout, format_model, parse_layout, parse_model};
 
-use crate::common::{MODELS, layouts};
+use crate::support::{MODELS, layouts};
 use crate::tokens::{Piece, Random, pieces};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

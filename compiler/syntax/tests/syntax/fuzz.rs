@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use meshwright_diag::{Diagnostic, FileId, Sources, render};
 use meshwright_syntax::{parse_layout, parse_mesh, parse_model, parse_mtf_layout};
 
-use crate::common::{MODELS, layouts};
+use crate::support::{MODELS, layouts};
 
 /// SplitMix64.
 struct Random(u64);

@@ -4,7 +4,7 @@ use meshwright_diag::{FileId, Sources, render};
 use meshwright_syntax::ast::{DimPattern, LayoutFile, LayoutKind, MeshDecl, MeshOption};
 use meshwright_syntax::{parse_mesh, parse_mtf_layout};
 
-use crate::common::{layout, layouts};
+use crate::support::{layout, layouts};
 
 fn mesh(m: &MeshDecl) -> String {
     m.axes.iter().map(|a| format!("{}={}", a.name.text, a.size)).collect::<Vec<_>>().join(",")

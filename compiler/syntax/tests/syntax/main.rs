@@ -1,7 +1,6 @@
 //! Tests of both parsers, through the public functions.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
-mod common;
 mod editors;
 mod errors;
 mod format;
@@ -9,4 +8,5 @@ mod fuzz;
 mod layouts;
 mod limits;
 mod models;
+mod support;
 mod tokens;

@@ -4,7 +4,7 @@ use meshwright_syntax::ast::{
     At, BinaryOp, Expr, ExprKind, Item, ItemKind, Statement, StatementKind, TrainKind, UnaryOp,
 };
 
-use crate::common::{MODELS, model};
+use crate::support::{MODELS, model};
 
 /// The tree of an expression in prefix form.
 pub(crate) fn prefix(e: &Expr) -> String {

@@ -1,7 +1,8 @@
 //! The kernels of GPUs as plain loops: they run a device plan for a GPU on any machine. Tests compare the decisions of
 //! the passes for devices and the lowering with this reference; it says nothing about the kernels that run on a GPU.
 //!
-//! Their elements are `f64`, rounded to `f32` after each operation as in registers of a GPU, and to the dtype of a result where it is stored.
+//! Their elements are `f64`, rounded to `f32` after each operation as in registers of a GPU, and to the dtype of a result where
+//! it is stored.
 
 mod attention;
 mod folds;

@@ -21,7 +21,8 @@ pub(super) fn computed(
 ) -> Vec<f64> {
     let instructions = &program.instructions;
     let mut made: Vec<f64> = Vec::with_capacity(instructions.len());
-    // CUDA's compiler joins a product with the sum that reads it, and rounds once. A program may not count on a rounding in between.
+    // CUDA's compiler joins a product with the sum that reads it, and rounds once. A program may not count on a rounding in
+    // between.
     let unrounded = |made: &[f64], at: usize| match instructions[at] {
         Instruction::Binary(BinaryFn::Mul, a, b) => made[a] * made[b],
         _ => made[at],

@@ -10,12 +10,12 @@ mod failures;
 mod functions;
 mod graphs;
 mod nccl;
-mod never_stored;
 mod plans;
 mod row_groups;
 mod step_order;
 mod steps;
 mod training;
+mod unstored_values;
 
 use meshwright_comm::{Timeouts, Transport};
 use meshwright_exec::{

@@ -30,8 +30,8 @@ Examples:
   meshwright ckpt diff runs/a@200 runs/a@best --params-only
   meshwright ckpt diff --exit-code mine.safetensors theirs.safetensors")]
     Diff(CkptDiffArgs),
-    /// Give the tensors in all checkpoints of a run other names, moments with their parameters: of a rule `NEW = OLD` the new name
-    /// comes first.
+    /// Give the tensors in all checkpoints of a run other names, moments with their parameters: of a rule `NEW = OLD` the new
+    /// name comes first.
     #[command(after_help = "\
 Examples:
   meshwright ckpt rename runs/a 'encoder.* = enc.*'

@@ -46,12 +46,12 @@ pub(crate) struct CompareArgs {
     /// The model: a file, or the name of a model that ships (see `meshwright models`).
     #[arg(add = ArgValueCompleter::new(complete::models))]
     pub(crate) model: String,
-    /// Layouts: dp,tp for names of layouts that ship and files; a text with rules, such as 'batch -> r; hidden -> c', is one layout. May
-    /// be repeated.
+    /// Layouts: dp,tp for names of layouts that ship and files; a text with rules, such as 'batch -> r; hidden -> c', is one
+    /// layout. May be repeated.
     #[arg(long = "layout", value_name = "FILE|NAME|RULES", add = ArgValueCompleter::new(complete::layouts), help_heading = "Variants")]
     pub(crate) layouts: Vec<String>,
-    /// Meshes, which override those of the layouts: 4,2x2 for meshes that are sizes alone; with names, r=2,c=2 is one mesh. May be
-    /// repeated.
+    /// Meshes, which override those of the layouts: 4,2x2 for meshes that are sizes alone; with names, r=2,c=2 is one mesh. May
+    /// be repeated.
     #[arg(long = "mesh", value_name = "AXES", help_heading = "Variants")]
     pub(crate) meshes: Vec<String>,
     /// Sizes of a dim; may be repeated for other dims.

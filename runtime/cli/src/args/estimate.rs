@@ -55,7 +55,8 @@ pub(crate) struct EstimateArgs {
     pub(crate) project: ProjectArgs,
     #[command(flatten)]
     pub(crate) machine: MachineArgs,
-    /// What executes the Plan: threads, mpi, cuda, or a file with facts about another system. Default: threads on a CPU, cuda on a GPU.
+    /// What executes the Plan: threads, mpi, cuda, or a file with facts about another system. Default: threads on a CPU, cuda on
+    /// a GPU.
     #[arg(long, value_name = "threads|mpi|cuda|FILE", help_heading = "Machine")]
     pub(crate) engine: Option<String>,
     /// Number of stages of a pipeline over the loop of layers, as the outermost mesh axis.

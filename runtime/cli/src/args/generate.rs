@@ -59,7 +59,8 @@ pub(crate) struct GenerateArgs {
     /// The value of the model that has a number for each token that may be next.
     #[arg(long, value_name = "NAME", default_value = "logits")]
     pub(crate) value: String,
-    /// The tokenizer: a tokenizer.json, or a list of word pieces [default: that of --data, the one imported with the run, or that of its data]
+    /// The tokenizer: a tokenizer.json, or a list of word pieces [default: that of --data, the one imported with the run, or that
+    /// of its data]
     #[arg(long, value_name = "FILE")]
     pub(crate) tokenizer: Option<PathBuf>,
     #[command(flatten)]

@@ -14,7 +14,7 @@ mod launch;
 mod lsp;
 mod model;
 mod predict;
-mod renamed;
+mod renamed_options;
 mod report;
 mod runs;
 mod search;
@@ -35,7 +35,7 @@ pub(crate) use launch::*;
 pub(crate) use lsp::*;
 pub(crate) use model::*;
 pub(crate) use predict::*;
-pub(crate) use renamed::renamed;
+pub(crate) use renamed_options::renamed;
 pub(crate) use report::*;
 pub(crate) use runs::*;
 pub(crate) use search::*;
@@ -334,9 +334,9 @@ pub(crate) struct PassArgs {
     /// The device whose launches --emit device and --emit burn print [default: 0].
     #[arg(long, value_name = "N", requires = "emit")]
     pub(crate) rank: Option<usize>,
-    /// The kind of device that is compiled for, which needs none; `cuda` is an H100 with cuBLASLt. For --emit device and --emit burn,
-    /// the launches of a page, and --memory [default: cpu]; `explain` then also counts launches, bytes and memory of the device, and names the
-    /// large products that no fast kernel of it computes.
+    /// The kind of device that is compiled for, which needs none; `cuda` is an H100 with cuBLASLt. For --emit device and --emit
+    /// burn, the launches of a page, and --memory [default: cpu]; `explain` then also counts launches, bytes and memory of the
+    /// device, and names the large products that no fast kernel of it computes.
     #[arg(long, value_enum, hide_default_value = true)]
     pub(crate) device: Option<DeviceChoice>,
     /// Print the time of each pass and its verifier on standard error.
@@ -366,8 +366,8 @@ pub(crate) struct CheckpointArgs {
     pub(crate) subject: String,
     #[command(flatten)]
     pub(crate) project: ModelArgs,
-    /// The folder of a run, to use its newest checkpoint, or a .safetensors file: of a checkpoint, or of parameters by their paths
-    /// that another framework wrote [default: RUN]
+    /// The folder of a run, to use its newest checkpoint, or a .safetensors file: of a checkpoint, or of parameters by their
+    /// paths that another framework wrote [default: RUN]
     #[arg(long, value_name = "RUN|FILE")]
     pub(crate) checkpoint: Option<PathBuf>,
     /// The step of the checkpoint, or `best` for the one that --keep-best of `train` has kept [default: the newest]
@@ -433,9 +433,9 @@ data by your own.")]
 pub(crate) struct NewArgs {
     /// The folder to write, which must not exist; its name is that of the model.
     pub(crate) name: PathBuf,
-    /// What to begin with: a classifier of points (mlp), of images by convolutions (cnn) or a transformer (vit), a language model (lm),
-    /// a masked one (bert), an autoencoder or a diffusion model of images.
-    /// Without it, it is asked for at a terminal, and mlp elsewhere.
+    /// What to begin with: a classifier of points (mlp), of images by convolutions (cnn) or a transformer (vit), a language model
+    /// (lm), a masked one (bert), an autoencoder or a diffusion model of images. Without it, it is asked for at a terminal, and
+    /// mlp elsewhere.
     #[arg(long, value_parser = template_names())]
     pub(crate) template: Option<String>,
     #[command(flatten)]

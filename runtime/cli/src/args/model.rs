@@ -17,7 +17,8 @@ pub(crate) enum Precision {
     F16,
     /// All values in f32, factors of matmuls and convolutions rounded to TF32, which GPUs multiply several times as fast.
     Tf32,
-    /// As bf16, with the factors of products of layers scaled and rounded to 8 bits: E4M3, gradients E5M2. Products still run as those of bf16.
+    /// As bf16, with the factors of products of layers scaled and rounded to 8 bits: E4M3, gradients E5M2. Products still run as
+    /// those of bf16.
     Fp8,
 }
 
@@ -88,8 +89,8 @@ pub(crate) struct SettingArgs {
     /// Override a `const` of the model; may be repeated.
     #[arg(long = "set", value_name = "NAME=VALUE", value_parser = value_parsers::set, allow_hyphen_values = true, add = ArgValueCompleter::new(complete::consts))]
     pub(crate) sets: Vec<(String, f64)>,
-    /// Use the values of the block `size NAME { … }` of the model; what follows the last `_` of one of its names is enough: `8b` for
-    /// `llama3_8b`.
+    /// Use the values of the block `size NAME { … }` of the model; what follows the last `_` of one of its names is enough: `8b`
+    /// for `llama3_8b`.
     #[arg(long, value_name = "NAME")]
     pub(crate) preset: Option<String>,
     /// Arithmetic type, which overrides that of the model.

@@ -32,8 +32,8 @@ pub(crate) struct PredictArgs {
     /// Seed of random values: those of an example depend on it and on the example's number alone [default: 0]
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
-    /// Write the outputs, rather than print them: one to a .npy file, any to a .npz or .safetensors file, or each to a .npy file in
-    /// a folder.
+    /// Write the outputs, rather than print them: one to a .npy file, any to a .npz or .safetensors file, or each to a .npy file
+    /// in a folder.
     #[arg(short = 'o', long = "to", value_name = "FILE|DIR")]
     pub(crate) to: Option<PathBuf>,
     #[command(flatten)]

@@ -41,8 +41,8 @@ pub(crate) struct LayoutSearchArgs {
     /// Number of devices.
     #[arg(long, value_name = "N", help_heading = "Space", value_parser = clap::value_parser!(u32).range(1..=1_048_576))]
     pub(crate) devices: u32,
-    /// Lines that every candidate keeps: a file, the name of a layout that ships, or rules. Dims with a rule get no other; what the lines
-    /// say of microbatches and recomputation holds for all.
+    /// Lines that every candidate keeps: a file, the name of a layout that ships, or rules. Dims with a rule get no other; what
+    /// the lines say of microbatches and recomputation holds for all.
     #[arg(long, value_name = "FILE|NAME|RULES", add = ArgValueCompleter::new(complete::layouts), help_heading = "Space")]
     pub(crate) layout: Option<String>,
     /// Names of the axes, the outermost first, and so their greatest number; by default at most 3, named by what they split.
@@ -79,8 +79,8 @@ pub(crate) struct LayoutSearchArgs {
     /// Timed steps of each candidate.
     #[arg(long, value_name = "N", default_value_t = 30, requires = "measure", help_heading = "Measuring", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) steps: u32,
-    /// Also time N candidates drawn evenly from the whole space (all, if it has no more), and compare them with the first: whether the search is
-    /// right on this machine.
+    /// Also time N candidates drawn evenly from the whole space (all, if it has no more), and compare them with the first:
+    /// whether the search is right on this machine.
     #[arg(long, value_name = "N", requires = "measure", help_heading = "Measuring", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) sample: Option<u64>,
     /// Write the best candidate as a layout file.

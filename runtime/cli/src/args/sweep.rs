@@ -92,8 +92,8 @@ pub(crate) struct SweepArgs {
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Variants")]
 pub(crate) struct VariantArgs {
-    /// Layouts: names of layouts that ship and files, with commas between them, or rules such as 'batch -> r; hidden -> c'; may be
-    /// repeated.
+    /// Layouts: names of layouts that ship and files, with commas between them, or rules such as 'batch -> r; hidden -> c'; may
+    /// be repeated.
     #[arg(long = "layout", value_name = "NAME,…|RULES", add = ArgValueCompleter::new(complete::layouts))]
     pub(crate) layouts: Vec<String>,
     /// Meshes: sizes with commas between them (4,2x2), or one with names (r=2,c=2); may be repeated.

@@ -52,14 +52,14 @@ pub(crate) struct TrainArgs {
     #[arg(long, requires = "run", help_heading = "Run", value_name = "WHEN", num_args = 0..=1, require_equals = true,
         default_missing_value = "always", value_enum)]
     pub(crate) resume: Option<ResumeChoice>,
-    /// Take first values of parameters and states from another run, or from a file of any framework: those of the same path, or
-    /// those that --init-map names, and draw the others. Dims and consts that are not given are those of the run, where it is of the
+    /// Take first values of parameters and states from another run, or from a file of any framework: values of the same path, or
+    /// those that --init-map names, and draw the others. Dims and consts that are not given are those of the run, if it is of the
     /// same model.
     #[arg(long, value_name = "RUN|FILE.safetensors", help_heading = "Run")]
     pub(crate) init: Option<PathBuf>,
-    /// Which tensor of --init is which of the model's: 'encoder.* = enc.*; head.w = fc.weight transposed', or a file of such rules,
-    /// or those for a model of Hugging Face (`hf:gpt`); may be repeated, and the first rule that matches a path counts. Rules such as
-    /// 'word[0..11] = word', 'word[2..] = word' and 'layers[..2].* = other.*' are for a part: the rest is drawn.
+    /// Which tensor of --init is which of the model's: 'encoder.* = enc.*; head.w = fc.weight transposed', or a file of such
+    /// rules, or those for a model of Hugging Face (`hf:gpt`); may be repeated, and the first rule that matches a path counts.
+    /// Rules such as 'word[0..11] = word', 'word[2..] = word' and 'layers[..2].* = other.*' are for a part: the rest is drawn.
     #[arg(long, value_name = "RULES|FILE", requires = "init", help_heading = "Run")]
     pub(crate) init_map: Vec<String>,
     /// Continue, or take first values, from the checkpoint of this step, or from the `best`, instead of the newest (`ckpt list`
@@ -73,9 +73,9 @@ pub(crate) struct TrainArgs {
     /// [default: measured by a matrix product before the first step, or that of the resumed run]
     #[arg(long, value_name = "NUMBER", help_heading = "Run", value_parser = value_parsers::peak)]
     pub(crate) peak_flops: Option<f64>,
-    /// Keep a file that says how the run stands, for Prometheus: the textfile collector of the node exporter reads it. It has step,
-    /// losses, speed, utilization, memory and communication, is replaced as a whole every 5 s, and at the end says how the run
-    /// ended. One file for each run; --resume needs it again.
+    /// Keep a file that says how the run stands, for Prometheus: the textfile collector of the node exporter reads it. It has
+    /// step, losses, speed, utilization, memory and communication, is replaced as a whole every 5 s, and at the end says how the
+    /// run ended. One file for each run; --resume needs it again.
     #[arg(long, value_name = "FILE.prom", help_heading = "Run", value_parser = value_parsers::prom)]
     pub(crate) metrics_file: Option<PathBuf>,
     #[command(flatten)]
@@ -89,7 +89,7 @@ pub(crate) struct TrainArgs {
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Checkpoints and logs")]
 pub(crate) struct SaveArgs {
-    /// Write a checkpoint each N steps, or when this time has passed since the last (`90s`, `10min`, `2h`); beside those before
+    /// Write a checkpoint each N steps, or when this time has passed since the last (`90s`, `10min`, `2h`); besides those before
     /// evaluations, at the ends of epochs and at the end.
     #[arg(long, value_name = "N|TIME", value_parser = value_parsers::save_every)]
     pub(crate) checkpoint_every: Option<String>,
@@ -101,7 +101,7 @@ pub(crate) struct SaveArgs {
     #[arg(long, value_name = "METRIC")]
     pub(crate) keep_best: Option<String>,
     /// Metrics to compute on the batch of every step, such as accuracy; gradient_norm is the norm of all gradients, which is
-    /// also told where the model clips it.
+    /// also printed if the model clips it.
     #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
     pub(crate) metrics: Vec<String>,
     /// Write the metrics in another form too: csv (RUN/metrics.csv) or tensorboard (RUN/tensorboard); may be repeated.

@@ -8,7 +8,7 @@ use meshwright_files::text_file::text_of_at_most;
 use meshwright_lsp::{Connection, Host, SessionEnd, serve};
 use meshwright_runs::catalog::{LAYOUTS, STANDARD};
 use meshwright_syntax::MAX_BYTES;
-use meshwright_train::project::standard;
+use meshwright_train::project::standard_library;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -54,7 +54,7 @@ impl Host for MachineFiles {
     }
 
     fn standard(&self, name: &str) -> Result<&'static str, Box<Diagnostic>> {
-        standard::text(name.strip_prefix(STANDARD).unwrap_or(name))
+        standard_library::text(name.strip_prefix(STANDARD).unwrap_or(name))
     }
 
     fn layouts(&self) -> Vec<(&'static str, &'static str)> {

@@ -17,6 +17,6 @@ pub(crate) mod predict;
 mod project;
 pub(crate) mod report;
 pub(crate) mod runs;
-pub(crate) mod shipped;
+pub(crate) mod shipped_files;
 pub(crate) mod sweep;
 pub(crate) mod train;

@@ -182,8 +182,8 @@ impl Console {
         self.out_styled(&text)
     }
 
-    /// Writes what is as it is to be: a file that is printed, or lines of a [`Screen`], which has made them visible before it styled
-    /// them.
+    /// Writes what is as it is to be: a file that is printed, or lines of a [`Screen`], which has made them visible before it
+    /// styled them.
     pub(crate) fn out_styled(&mut self, text: &str) -> Result<(), Stop> {
         if !self.leads() {
             return Ok(());

@@ -28,7 +28,8 @@ pub(crate) struct Screen {
 }
 
 impl Screen {
-    /// A line as it is shown: cut where it is too long, in color, and without what would steer the terminal. It has no line end yet.
+    /// A line as it is shown: cut where it is too long, in color, and without what would steer the terminal. It has no line end
+    /// yet.
     pub(crate) fn line<'a>(&self, parts: impl IntoIterator<Item = (&'a str, Style)>) -> String {
         let parts: Vec<(Cow<'_, str>, Style)> =
             parts.into_iter().map(|(text, style)| (printable(text), style)).collect();

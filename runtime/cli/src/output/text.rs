@@ -1,4 +1,4 @@
-//! Texts beside each other, and names.
+//! Texts side by side, and names.
 
 pub(crate) use meshwright_files::text::{
     bytes, counted, flops, memory_uses, seconds, short_seconds, thousands,
@@ -25,7 +25,8 @@ pub(crate) fn measure(v: f64) -> String {
     }
 }
 
-/// A loss or a metric of a run that goes on, beside others: with four digits after the point, or with six in all where it is huge.
+/// A loss or a metric of a run that goes on, next to others: with four digits after the point, or with six in all where it is
+/// huge.
 pub(crate) fn progressing(v: f64) -> String {
     if v.abs() < 1e6 || !v.is_finite() { format!("{v:.4}") } else { format!("{v:.5e}") }
 }

@@ -1,5 +1,5 @@
-//! A plot of characters: curves as dots of Braille, axes with marks, and a legend. Each curve has a letter on it at some places, so that
-//! several can be told apart without color too.
+//! A plot of characters: curves as dots of Braille, axes with marks, and a legend. Each curve has a letter on it at some places,
+//! so that several can be told apart without color too.
 
 use super::ticks::{log_ticks, ticks};
 use super::{Curve, Plot, PlotRange};

@@ -34,8 +34,8 @@ pub(crate) struct PlotRange {
 }
 
 impl Plot {
-    /// A value as it is drawn; none where it cannot be. What is greater than [`MOST`] stands there: from one such value to another
-    /// is farther than numbers reach.
+    /// A value as it is drawn; none where it cannot be. What is greater than [`MOST`] stands there: from one such value to
+    /// another is farther than numbers reach.
     pub(crate) fn scaled(&self, y: f64) -> Option<f64> {
         let y = if self.log { y.log10() } else { y };
         y.is_finite().then_some(y.clamp(-MOST, MOST))

@@ -112,7 +112,7 @@ fn drawn(plot: &Plot, extent: super::PlotRange, out: &mut String, height: u32) -
     Ok(())
 }
 
-/// As many points as can be told apart: of each piece of a longer curve the least and the greatest.
+/// As many points as can be seen: of each piece of a longer curve the least and the greatest.
 fn thinned(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
     if points.len() <= POINTS {
         return points.to_vec();
@@ -131,7 +131,7 @@ fn thinned(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
     out
 }
 
-/// Where a curve has its marks: beside those of the others.
+/// Positions of the marks of a curve: next to those of the others.
 fn marks(plot: &Plot, curve: &Curve, n: usize) -> Vec<(f64, f64)> {
     let points = plot.stretches(curve).concat();
     if points.len() <= MARKS {
@@ -174,7 +174,7 @@ mod tests {
         for part in ["runs/a &lt;b&gt; &amp; c", "runs/b", "loss", "step", "#3B76C9", "#E08214"] {
             assert!(text.contains(part), "{part}");
         }
-        // Thousands of points are drawn as so many as can be seen.
+        // Of thousands of points, as many are drawn as can be seen.
         assert!(text.len() < 150_000, "{}", text.len());
         let none = Plot { curves: vec![], ..plot };
         assert_eq!(file(&none).unwrap(), None);

@@ -50,8 +50,8 @@ impl Rejected {
     }
 }
 
-/// So many are compiled. Beyond, one that differs in its consts alone from one that can run is taken to be like that; if it is not,
-/// it fails when it runs.
+/// So many are compiled. Beyond, one that differs in its consts alone from one that can run is taken to be like that; if it is
+/// not, it fails when it runs.
 const MOST_COMPILED: usize = 200;
 
 /// Compiles training and evaluation of each; what differs in its seed alone is compiled once, and the text is read once for each

@@ -16,7 +16,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 pub(crate) enum ProcessEnd {
     /// All is done.
     Well,
-    /// It was told to stop, and can go on.
+    /// It was stopped, and can go on.
     Stopped,
     /// It failed by this.
     Failed(String),
@@ -31,7 +31,7 @@ pub(crate) enum Signal {
     Starts,
     /// A step is done.
     Step { step: u64, loss: f64 },
-    /// It has ended, after so many seconds.
+    /// It has ended; with its time.
     Ends { how: ProcessEnd, seconds: f64 },
 }
 
@@ -49,8 +49,8 @@ pub(crate) struct RunTask {
     pub(crate) bytes: u64,
 }
 
-/// The log of a task, empty, and locked as long as the process lives that it is given to: also where this one is killed, and that one
-/// has not noticed yet. None while another process has it.
+/// The log of a task, empty, and locked as long as the process lives that it is given to: also where this one is killed, and that
+/// one has not noticed yet. None while another process has it.
 pub(super) fn log(task: &RunTask) -> io::Result<Option<File>> {
     let log = task.logs.file(&task.log, OFlags::WRONLY | OFlags::CREATE)?;
     match log.try_lock() {
@@ -62,8 +62,8 @@ pub(super) fn log(task: &RunTask) -> io::Result<Option<File>> {
     Ok(Some(log))
 }
 
-/// Starts a process, which inherits the lock of its log. It is in a process group of its own: Ctrl-C reaches it through this process
-/// alone, once.
+/// Starts a process, which inherits the lock of its log. It is in a process group of its own: Ctrl-C reaches it through this
+/// process alone, once.
 pub(super) fn start(task: &RunTask, log: File) -> io::Result<Child> {
     use std::os::unix::process::CommandExt;
     let (program, first) = surroundings::started_as()?;
@@ -116,7 +116,7 @@ fn ended(status: ExitStatus, task: &RunTask) -> ProcessEnd {
     match (status.code(), status.signal()) {
         (Some(code), _) if code == i32::from(SUCCESS) => ProcessEnd::Well,
         (Some(code), _) if code == i32::from(INTERRUPTED) => ProcessEnd::Stopped,
-        // Before it could say that it would stop: it was told as it began.
+        // It was stopped as it began, before it could report that.
         (None, Some(SIGHUP | SIGINT | SIGTERM)) => ProcessEnd::Stopped,
         (None, Some(signal)) => ProcessEnd::Failed(killed(signal)),
         (code, _) => {
@@ -130,8 +130,8 @@ fn killed(signal: i32) -> String {
     format!("killed by signal {signal}{memory}")
 }
 
-/// The first error that a process has reported, as a diagnostic or in a line of its own; otherwise its last line. The last lines of
-/// a panic and of a command line that is refused only say what to do about it.
+/// The first error that a process has reported, as a diagnostic or in a line of its own; otherwise its last line. The last lines
+/// of a panic and of a command line that is refused only say what to do about it.
 fn said(task: &RunTask) -> Option<String> {
     let text = String::from_utf8(task.logs.read(&task.log).ok()?).ok()?;
     let error = |line: &str| {

@@ -30,8 +30,8 @@ pub(crate) struct Combination {
 }
 
 impl Combination {
-    /// The name of its folder: all that a sweep gives it, in words. Another value somewhere else changes no name, so that a sweep with
-    /// more of them goes on. Of a long one the ends of what it is made of are digits.
+    /// The name of its folder: all that a sweep gives it, in words. Another value somewhere else changes no name, so that a sweep
+    /// with more of them goes on. Of a long one the ends of what it is made of are digits.
     pub(crate) fn name(&self) -> String {
         let word = |text: &str| {
             let text = text.strip_suffix(".layout").unwrap_or(text);

@@ -1,5 +1,5 @@
-//! Successive halving (Jamieson and Talwalkar 2016): all trials begin with a short run, and after each rung the best of them go on
-//! to a longer one.
+//! Successive halving (Jamieson and Talwalkar 2016): all trials begin with a short run, and after each rung the best of them go
+//! on to a longer one.
 
 use super::combination::Combination;
 use meshwright_runs::{RunLength, RunSummary};
@@ -13,7 +13,7 @@ pub(crate) struct Rung {
     pub(crate) trials: usize,
 }
 
-/// The rungs for so many trials, the last of which has the full length.
+/// The rungs for this number of trials. The last one has the full length.
 pub(crate) fn rungs(full: RunLength, trials: usize, reduction: u32) -> Vec<Rung> {
     let total = match full {
         RunLength::Epochs(n) => u64::from(n),
@@ -53,8 +53,8 @@ pub(crate) fn trials(all: &[Combination]) -> Vec<Vec<usize>> {
     out
 }
 
-/// What a run had reached at the end of a rung, however far it is by now, by its last evaluation until then; none where it did not
-/// get there.
+/// What a run had reached at the end of a rung, however far it is by now, by its last evaluation until then; none where it did
+/// not get there.
 pub(crate) fn reached(run: &RunSummary, length: RunLength, metric: &str) -> Option<f64> {
     let step = match length {
         RunLength::Epochs(n) => run.epochs.iter().find(|e| e.epoch == n)?.step,
@@ -63,7 +63,8 @@ pub(crate) fn reached(run: &RunSummary, length: RunLength, metric: &str) -> Opti
     run.evaluated_at(step)?.evaluation.value(metric).filter(|v| !v.is_nan())
 }
 
-/// The best of some trials by their values, those of runs with several seeds by the mean. One of which a run has no value is out.
+/// The best of some trials by their values, those of runs with several seeds by the mean. A trial with a run that has no value is
+/// out.
 pub(crate) fn best(values: &[Vec<Option<f64>>], how_many: usize, greater: bool) -> Vec<usize> {
     let mean = |v: &Vec<Option<f64>>| -> Option<f64> {
         let all: Option<Vec<f64>> = v.iter().copied().collect();

@@ -1,4 +1,4 @@
-//! Runs tasks, so many at once, until all have ended or somebody says stop.
+//! Runs tasks, several at once, until all have ended or somebody stops them.
 
 use super::child;
 use super::child::{ProcessEnd, RunTask, Signal};
@@ -16,12 +16,12 @@ use std::time::{Duration, Instant};
 /// How often is looked whether to stop.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// The tasks that wait, those that run, and whether they were told to stop.
+/// The tasks that wait, the tasks that run, and whether they were asked to stop.
 struct Running {
     queue: VecDeque<usize>,
     pids: SortedMap<usize, u32>,
     told: bool,
-    /// Bytes that those that run take, and that there are for all.
+    /// Bytes of the running tasks, and bytes for all.
     taken: u64,
     available: u64,
 }
@@ -29,7 +29,7 @@ struct Running {
 /// What a slot does next.
 enum Next {
     Run(usize),
-    /// The next task does not fit beside those that run.
+    /// The next task does not fit along with the running ones.
     Wait,
     End,
 }
@@ -47,7 +47,7 @@ impl Running {
     }
 }
 
-/// Runs all tasks, so many at once as long as their Plans fit into the memory there is. `see` is told what happens to which of them.
+/// Runs all tasks, `jobs` at once as long as their Plans fit into the memory there is. `see` gets what happens to each of them.
 /// A task that was stopped, or never started, has not ended.
 pub(crate) fn run_all(tasks: &[RunTask], jobs: usize, stop: &AtomicBool, see: &mut dyn FnMut(usize, Signal)) {
     let running = Mutex::new(Running {
@@ -101,7 +101,7 @@ fn tell(running: &mut Running) {
     running.pids.values().for_each(|pid| end(*pid));
 }
 
-/// Not as Ctrl-C does: a process of a script in the background ignores that, and so do those that it starts.
+/// Not as Ctrl-C does: a process of a script in the background ignores that, and so do the processes that it starts.
 fn end(pid: u32) {
     if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
         // One that has just ended needs no telling.
@@ -153,7 +153,7 @@ fn run(
         let mut running = locked(running);
         running.pids.insert(i, pid);
         signals::started(pid);
-        // Those who were told do not know of this one.
+        // Tasks that were asked to stop do not include this one.
         if running.told {
             end(pid);
         }

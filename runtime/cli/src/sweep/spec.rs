@@ -1,5 +1,5 @@
-//! What a sweep is asked to do: from the command line, or from its file, `sweep.toml`. The folder of a sweep keeps one, with which
-//! it goes on.
+//! What a sweep is asked to do: from the command line, or from its file, `sweep.toml`. The folder of a sweep keeps one, with
+//! which it goes on.
 
 use super::values::{ConstValues, OneOrMany, layouts, meshes};
 use crate::args::{MOST_JOBS, MOST_REDUCTION, MOST_SEEDS, MOST_TRIALS, SearchChoice, SweepArgs};

@@ -1,7 +1,8 @@
 //! Times collectives in the manner of nccl-tests, over any [`Transport`], and compares every element of their results.
 //!
-//! All devices of a world form one group, or several of equal size side by side ([`BenchGroups`]), and call the same collective again and
-//! again, back to back. The time of a call is that of its slowest device; what is reported is the median of the calls, and the least.
+//! All devices of a world form one group, or several of equal size side by side ([`BenchGroups`]), and call the same collective
+//! again and again, back to back. The time of a call is that of its slowest device; what is reported is the median of the calls,
+//! and the least.
 //!
 //! **Size** is that of the greater of a device's two buffers, as in nccl-tests: the result of an all-gather, the input of
 //! a reduce-scatter, either buffer of the others. **Algorithm bandwidth** is size over time. **Bus bandwidth** multiplies it
@@ -21,8 +22,8 @@ use meshwright_plan::{Axis, DType, Mesh};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-/// Which devices of a world call together: those of a mesh whose places differ along some of its axes alone. All groups call side by side,
-/// as they do in a step, and share what they share.
+/// Which devices of a world call together: those of a mesh whose places differ along some of its axes alone. All groups call side
+/// by side, as they do in a step, and share what they share.
 #[derive(Clone, Debug)]
 pub struct BenchGroups {
     mesh: Mesh,

@@ -175,8 +175,8 @@ impl Gpu {
         self.check("cuEventRecord", unsafe { (self.f.event_record)(event.0, own.0) })
     }
 
-    /// A stream of ours goes on when all work is done that another stream has now. A graph that is recorded there has the work of ours too,
-    /// from now until [`Gpu::stream_waits`].
+    /// A stream of ours goes on when all work is done that another stream has now. A graph that is recorded there has the work of
+    /// ours too, from now until [`Gpu::stream_waits`].
     ///
     /// # Safety
     /// It is a stream of this GPU.

@@ -127,7 +127,8 @@ fn cannot_share(records: &[Record]) -> Option<String> {
     ))
 }
 
-/// Whether each rank has a process of its own. NCCL says of processes with several GPUs that recorded calls may wait for each other forever.
+/// Whether each rank has a process of its own. NCCL says of processes with several GPUs that recorded calls may wait for each
+/// other forever.
 fn a_process_each(records: &[Record]) -> bool {
     let processes: SortedSet<u64> = records.iter().map(|r| r.process).collect();
     processes.len() == records.len()

@@ -39,11 +39,11 @@ pub struct NcclTransport {
 const PATIENCE: Duration = Duration::from_secs(5);
 
 impl NcclTransport {
-    /// The end of this rank of `control`, on the GPU of that number among those that the process sees. All ranks call it
+    /// The end of this rank of `control`, on the GPU of that number among the ones that the process sees. All ranks call it
     /// together.
     ///
     /// # Errors
-    /// [`CommError::Library`] where a library is missing or too old, where there is no such GPU, or where ranks share one
+    /// [`CommError::Library`] if a library is missing or too old, if the GPU does not exist, or if ranks share one
     /// that cannot be shared; and the errors of the control plane.
     pub fn new(
         mut control: Box<dyn Transport>,
@@ -77,7 +77,7 @@ impl NcclTransport {
     /// The ends of a process that has all ranks, each on a GPU of its own, in ascending rank.
     ///
     /// # Errors
-    /// As for [`NcclTransport::new`]: that of a rank which is no consequence of another's.
+    /// As for [`NcclTransport::new`]: the one that is not a consequence of another rank's.
     pub fn of_process(gpus: &[u32], options: &NcclOptions) -> Result<Vec<NcclTransport>, CommError> {
         let ends = World::new(gpus.len(), options.timeouts);
         let made: Vec<Result<NcclTransport, CommError>> = std::thread::scope(|scope| {
@@ -163,8 +163,8 @@ impl NcclTransport {
         conflict.map_or(Ok(()), Err)
     }
 
-    /// Makes a link: its communicator, its stream, and the way between its ends, which NCCL makes with the first message and for which it
-    /// would else keep the host of one end until the other one comes.
+    /// Makes a link: its communicator, its stream, and the way between its ends, which NCCL makes with the first message and for
+    /// which it would else keep the host of one end until the other one comes.
     fn prepare_link(&mut self, link: &Group) -> Result<(), CommError> {
         let [from, to] = link.ranks() else {
             let name = CallName::new(CollectiveKind::Permute, &Tag::new(0, "a link", 0));

@@ -2,7 +2,7 @@
 
 use super::data::Element;
 use super::instruction_set::{Level, multiversion};
-use super::strided::{Walk, copy_strided};
+use super::strided_walk::{Walk, copy_strided};
 use super::{Access, KernelError, Slice, SliceMut, par};
 use meshwright_plan::DType;
 

@@ -32,7 +32,7 @@ impl CrossEntropyKernel {
         Ok(CrossEntropyKernel { rows: Rows::new(rows, classes, logits)?, label: PerRow::new(rows, label)? })
     }
 
-    /// Computes. The logit of a label that is no class counts as 0, as a lookup has it.
+    /// Computes. The logit of a label that is not a class counts as 0, as a lookup has it.
     ///
     /// # Errors
     /// If dtypes or lengths of the operands are not what was prepared for.
@@ -83,7 +83,7 @@ impl CrossEntropyGradKernel {
     /// number `dim`. Label (`I32`) and scale are walked over `shape`, with stride 0 along `dim`.
     ///
     /// # Errors
-    /// If there is no such dim, a stride is missing, or a dtype does not fit.
+    /// If the dim or a stride is missing, or a dtype does not fit.
     pub fn new(
         dtype: DType,
         shape: &[usize],
@@ -109,7 +109,7 @@ impl CrossEntropyGradKernel {
         Ok(CrossEntropyGradKernel { rows, label: per_row(label)?, scale: per_row(scale)? })
     }
 
-    /// Computes the gradient. The logits may be `Arg::Out(0)`. A label that is no class has no one in its row.
+    /// Computes the gradient. The logits may be `Arg::Out(0)`. A label that is not a class has no 1 in its row.
     ///
     /// # Errors
     /// If dtypes or lengths of the operands are not what was prepared for.

@@ -1,7 +1,7 @@
 //! Fused element-wise steps: preparation. [`super::map_run`] runs the result.
 
 use super::instruction_set::Level;
-use super::strided::Walk;
+use super::strided_walk::Walk;
 use super::{Access, Arg, KernelError, SliceMut};
 use meshwright_plan::DType;
 use meshwright_plan::expr::{BinaryFn, Expr, Node, Reg, Scalar, UnaryFn};

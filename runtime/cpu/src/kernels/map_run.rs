@@ -7,7 +7,7 @@ use super::functions::unary_bool;
 use super::half_types::{Half, by_half};
 use super::map::{BLOCK, Instr, MapKernel, MapOp, MapPlace, MapSource};
 use super::math::Real;
-use super::strided::{copy_strided, stretches};
+use super::strided_walk::{copy_strided, stretches};
 use super::{Arg, KernelError, Slice, SliceMut, half_types, par};
 use meshwright_plan::DType;
 use std::cell::RefCell;

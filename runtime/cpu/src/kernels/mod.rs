@@ -60,7 +60,7 @@ mod matrix;
 mod par;
 mod rows;
 mod shared_tasks;
-mod strided;
+mod strided_walk;
 #[cfg(test)]
 mod tests;
 mod trig;

@@ -56,7 +56,7 @@ impl Poolable for f64 {
     const GREATEST: f64 = f64::INFINITY;
 }
 
-/// Whether `v` replaces `old`: it is beyond it, or it is the first that is no number.
+/// Whether `v` replaces `old`: it is beyond it, or it is the first that is not a number.
 #[inline(always)]
 #[allow(clippy::eq_op, reason = "what is not equal to itself is no number")]
 fn beyond<T: Poolable>(max: bool, v: T, old: T) -> bool {
@@ -64,11 +64,11 @@ fn beyond<T: Poolable>(max: bool, v: T, old: T) -> bool {
 }
 
 impl PoolKernel {
-    /// Prepares. `plain` are the dims that do not slide, in the destination's order; `slides` those that do, with strides of
+    /// Prepares. `plain` are the dims that do not slide, in the destination's order; `slides` the dims that do, with strides of
     /// elements and positions at 0 and 2. `elements` are the lengths of source and destination.
     ///
     /// # Errors
-    /// If the dtype is no float, or the fold is another than sum, max and min.
+    /// If the dtype is not a float, or the fold is another than sum, max and min.
     pub fn new(
         work: PoolWork,
         dtype: DType,

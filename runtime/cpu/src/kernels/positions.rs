@@ -1,6 +1,6 @@
 //! Positions along several dims as positions along one: of an index for each dim, where together they lead.
 
-use super::strided::Walk;
+use super::strided_walk::Walk;
 use super::{Access, Along, KernelError, Slice};
 use meshwright_plan::DType;
 

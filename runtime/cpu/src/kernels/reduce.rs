@@ -3,7 +3,7 @@
 use super::data::Element;
 use super::fold::{self, *};
 use super::instruction_set::Level;
-use super::strided::{Walk, stretches};
+use super::strided_walk::{Walk, stretches};
 use super::{Access, KernelError, Slice, SliceMut, par};
 use half::{bf16, f16};
 use meshwright_plan::{DType, Monoid};
@@ -14,9 +14,9 @@ const COLUMNS: usize = 256;
 /// Elements of a long row that make one partial result.
 const PIECE: usize = 1 << 15;
 
-/// A prepared reduction. Sums and products of `f32` accumulate in `f64`, and those of half types too, which give `f32`; integers wrap around; maximum and minimum give NaN if there is
-/// one; an empty fold gives the identity. Arg-reductions treat NaN as coming first, whether the greatest or the least is
-/// sought, and take the lowest index of equals.
+/// A prepared reduction. Sums and products of `f32` accumulate in `f64`, and those of half types too, which give `f32`; integers
+/// wrap around; maximum and minimum give NaN if there is one; an empty fold gives the identity. Arg-reductions treat NaN as
+/// coming first, whether the greatest or the least is sought, and take the lowest index of equals.
 #[derive(Clone, Debug)]
 pub struct ReduceKernel {
     monoid: Monoid,

@@ -5,7 +5,7 @@ use super::data::Element;
 use super::fold::{self, MaxF32, MaxF64};
 use super::instruction_set::{Level, multiversion};
 use super::math::Real;
-use super::strided::{Walk, copy_strided, stretches};
+use super::strided_walk::{Walk, copy_strided, stretches};
 use super::{Access, Arg, KernelError, SliceMut, par};
 use meshwright_plan::DType;
 use std::cell::RefCell;

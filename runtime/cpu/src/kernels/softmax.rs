@@ -17,7 +17,7 @@ impl SoftmaxKernel {
     /// Prepares for dense operands of that shape, along dim number `dim`.
     ///
     /// # Errors
-    /// If there is no such dim, or the dtype is no float.
+    /// If the dim is missing, or the dtype is not a float.
     pub fn new(dtype: DType, shape: &[usize], dim: usize, log: bool) -> Result<SoftmaxKernel, KernelError> {
         Ok(SoftmaxKernel { rows: InPlace::new(dtype, shape, dim)?, log })
     }
@@ -59,7 +59,7 @@ impl LogSumExpKernel {
     /// Prepares for an output that is dense over `rows`; the input is walked over `rows`, then the classes.
     ///
     /// # Errors
-    /// If a stride is missing or the dtype is no float.
+    /// If a stride is missing or the dtype is not a float.
     pub fn new(rows: &[usize], classes: usize, input: &Access) -> Result<LogSumExpKernel, KernelError> {
         Ok(LogSumExpKernel { rows: Rows::new(rows, classes, input)? })
     }

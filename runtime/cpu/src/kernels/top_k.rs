@@ -3,7 +3,7 @@
 use super::data::Element;
 use super::fold::Ranked;
 use super::rows::PerRow;
-use super::strided::stretches;
+use super::strided_walk::stretches;
 use super::{Access, KernelError, Slice, SliceMut, par};
 use meshwright_plan::DType;
 use std::cmp::Ordering;

@@ -1,6 +1,6 @@
-//! The kernels of the backward pass. One goes through the keys of some queries, and another through the queries of some keys, so that every
-//! sum has one order: nothing is added by atomics (FlashAttention-2, Dao 2023, arXiv 2307.08691, section 3.1.2, has one kernel, which
-//! computes less and adds the gradients of queries as they come).
+//! The kernels of the backward pass. One goes through the keys of some queries, and another through the queries of some keys, so
+//! that every sum has one order: nothing is added by atomics (FlashAttention-2, Dao 2023, arXiv 2307.08691, section 3.1.2, has
+//! one kernel, which computes less and adds the gradients of queries as they come).
 
 use super::decide::{any_needs, any_query_needs, next_wanted};
 use super::draws::bits_of;

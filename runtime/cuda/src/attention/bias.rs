@@ -1,5 +1,5 @@
-//! The gradient of a bias: that of the scores, summed over the outer dims that the bias lacks. A block has the scores of 64 queries and 64 keys,
-//! and goes over these dims in one order: nothing is added by atomics, and no scores are in memory.
+//! The gradient of a bias: that of the scores, summed over the outer dims that the bias lacks. A block has the scores of 64
+//! queries and 64 keys, and goes over these dims in one order: nothing is added by atomics, and no scores are in memory.
 
 use super::decide::is_decided;
 use super::draws::{bits_of, load_bits};
@@ -12,7 +12,8 @@ use super::stream::{Both, Pair, PairShape};
 use crate::kernel::tile::Two;
 use cubecl::prelude::*;
 
-/// The outer position of a term of the sum, of which the `place`-th is along the dims of the bias, and the `term`-th along the others.
+/// The outer position of a term of the sum, of which the `place`-th is along the dims of the bias, and the `term`-th along the
+/// others.
 #[cube]
 fn outer_of(space: &Space, place: u32, term: u32, #[comptime] shape: AttentionShape) -> u32 {
     let mut of_bias = place;
@@ -33,8 +34,8 @@ fn outer_of(space: &Space, place: u32, term: u32, #[comptime] shape: AttentionSh
     outer
 }
 
-/// The gradient of the bias. `terms` is the number of positions along the dims that it lacks; the slope of the shape is that of scores by the
-/// bias.
+/// The gradient of the bias. `terms` is the number of positions along the dims that it lacks; the slope of the shape is that of
+/// scores by the bias.
 #[cube(launch_unchecked, address_type = "dynamic")]
 pub(super) fn attention_bias_grad<E: Float, N: Size>(
     queries: &Tensor<Vector<E, N>>,

@@ -132,8 +132,8 @@ fn drawn(
     let DrawnShape { many, in_groups } = comptime!(shape.draws[which]);
     let mut bits = 0u32;
     if comptime!(in_groups) {
-        // Four threads have the eight keys of a tile of accumulators, which share a counter. The lowest bit of each says for which query it
-        // computes counters, the other for which eight of 16 keys: a byte for each 16.
+        // Four threads have the eight keys of a tile of accumulators, which share a counter. The lowest bit of each says for
+        // which query it computes counters, the other for which eight of 16 keys: a byte for each 16.
         let own = UNIT_POS % 4;
         let count = select(own & 1 == 0u32, counts.0, counts.1);
         let mut bytes = 0u32;

@@ -11,8 +11,8 @@ use meshwright_plan::AttentionPart;
 /// Queries of a block, or keys.
 pub(super) const QUERIES: usize = PLANES * ROWS;
 
-/// Begins to copy the rows from `first` on to a tile, the `buffer`-th of those in `tiles`: of keys, or else of queries. Beyond the last row are
-/// zeros. See [`meet`].
+/// Begins to copy the rows from `first` on to a tile, the `buffer`-th of those in `tiles`: of keys, or else of queries. Beyond
+/// the last row are zeros. See [`meet`].
 #[cube]
 pub(super) fn load<E: Float, N: Size>(
     source: &Tensor<Vector<E, N>>,

@@ -2,10 +2,10 @@
 //! rounding, which tensor cores cannot.
 //!
 //! - [`launch`]: the launches.
-//! - `forward`, `backward`, `bias`: the kernels; `scores`: what kernels are compiled for; `elements`: what is read beside queries, keys and values; `draws`: what is drawn; `slopes`: the
-//!   gradients of scores; `decide`: which tiles are left out.
-//! - `stream`: tiles that come while others are looked at; `staged`: what belongs to their rows; `load`: how rows come into them; `tiles`:
-//!   how they lie in shared memory, and their products.
+//! - `forward`, `backward`, `bias`: the kernels; `scores`: what kernels are compiled for; `elements`: what is read beside
+//!   queries, keys and values; `draws`: what is drawn; `slopes`: the gradients of scores; `decide`: which tiles are left out.
+//! - `stream`: tiles that come while others are looked at; `staged`: what belongs to their rows; `load`: how rows come into them;
+//!   `tiles`: how they lie in shared memory, and their products.
 
 mod backward;
 mod bias;

@@ -229,7 +229,8 @@ pub(super) fn halves<E: Float>(
     all
 }
 
-/// Begins to add to `sums` the product of `factors`, which are accumulators of as many columns as the tile has rows, and the tile.
+/// Begins to add to `sums` the product of `factors`, which are accumulators of as many columns as the tile has rows, and the
+/// tile.
 #[cube]
 pub(super) fn accumulate<E: Float, N: Size>(
     factors: &Sequence<Vector<E, Two>>,

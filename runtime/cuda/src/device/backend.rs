@@ -100,7 +100,8 @@ impl GpuBackend {
         })
     }
 
-    /// The matrix product of two tensors of one dtype, with elements of `dtype`, in which it is summed at least; `out` is memory for it.
+    /// The matrix product of two tensors of one dtype, with elements of `dtype`, in which it is summed at least; `out` is memory
+    /// for it.
     fn matmul(
         left: CubeTensor,
         right: CubeTensor,

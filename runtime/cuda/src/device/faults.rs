@@ -93,8 +93,8 @@ pub(crate) fn reached(device: &CudaDevice, at: Option<RunPoint>) {
 }
 
 impl WatchedGpu {
-    /// Looks whether the device has errors after something was launched. An error that is gone was one that its cause has dealt with,
-    /// such as a kernel that was only tried.
+    /// Looks whether the device has errors after something was launched. An error that is gone was one that its cause has dealt
+    /// with, such as a kernel that was only tried.
     fn look(&self, server: &mut CudaServer, at: Option<RunPoint>) {
         let fine = server.write_streams().parts().1.graph().is_empty();
         let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);

@@ -20,8 +20,8 @@ use meshwright_exec::HostTensor;
 use meshwright_exec::backend::{DeviceError, Graphs, Overwrite, Replay, Shaped};
 use std::time::Duration;
 
-/// Time that a thread of CubeCL has before a recording begins. After an input came by another stream, that thread waits for the copy and
-/// frees the host's memory; a wait that begins while a graph is recorded breaks the recording off.
+/// Time that a thread of CubeCL has before a recording begins. After an input came by another stream, that thread waits for the
+/// copy and frees the host's memory; a wait that begins while a graph is recorded breaks the recording off.
 const OTHER_THREADS_TURN: Duration = Duration::from_millis(20);
 
 type CubeHandle = <Cube as BackendIr>::Handle;

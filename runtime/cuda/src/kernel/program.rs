@@ -1,5 +1,5 @@
-//! Scalar expressions as kernels compute them. Every register is an `f32`: truth values are 0 and 1, and integers are the bits of an
-//! `i32`.
+//! Scalar expressions as kernels compute them. Every register is an `f32`: truth values are 0 and 1, and integers are the bits of
+//! an `i32`.
 
 use super::erf::{erf, rough_erf};
 use super::exp2::exp;
@@ -72,8 +72,8 @@ fn computed(
     }
 }
 
-/// The integer in a register. A constant is not read from there: as the bits of a float it may be subnormal, and compilers take that
-/// for 0 where the host does (ADR 35).
+/// The integer in a register. A constant is not read from there: as the bits of a float it may be subnormal, and compilers take
+/// that for 0 where the host does (ADR 35).
 #[cube]
 fn integer(
     registers: &Sequence<f32>,

@@ -1,8 +1,8 @@
 //! Tiles of matrices in shared memory, and fragments of them in registers.
 //!
-//! A tile is rows of vectors of 8 elements (16 bytes), with one vector between two rows, so that the eight rows that one `ldmatrix` reads
-//! at a time lie in different banks. Products are `mma.sync` of 16 x 8 x 16. Which elements a lane holds is that of PTX: lane `4 g + t`
-//! has of an accumulator the columns `2 t` and `2 t + 1` of row `g`, then of row `g + 8`.
+//! A tile is rows of vectors of 8 elements (16 bytes), with one vector between two rows, so that the eight rows that one
+//! `ldmatrix` reads at a time lie in different banks. Products are `mma.sync` of 16 x 8 x 16. Which elements a lane holds is that
+//! of PTX: lane `4 g + t` has of an accumulator the columns `2 t` and `2 t + 1` of row `g`, then of row `g + 8`.
 
 use cubecl::cmma::{MatrixIdent, MmaDefinition};
 use cubecl::prelude::*;

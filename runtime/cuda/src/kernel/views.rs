@@ -52,7 +52,8 @@ fn reshaped(tensor: &CubeTensor, shape: &[usize]) -> Option<CubeTensor> {
     Some(CubeTensor::new(client, tensor.handle.clone(), meta, device, tensor.dtype))
 }
 
-/// Strides of the new shape, of as many elements. Dims of both shapes that have equally many elements between them are matched, from the first on.
+/// Strides of the new shape, of as many elements. Dims of both shapes that have equally many elements between them are matched,
+/// from the first on.
 fn strides(shape: &[usize], strides: &[usize], new: &[usize]) -> Option<Vec<usize>> {
     let old: Vec<(usize, usize)> =
         shape.iter().copied().zip(strides.iter().copied()).filter(|(size, _)| *size != 1).collect();

@@ -1,5 +1,5 @@
-//! Convolutions with few columns, which fill no tile: of channels that are convolved alone, or to a few channels. Each thread has one element of the result, or a
-//! vector of them.
+//! Convolutions with few columns, which fill no tile: of channels that are convolved alone, or to a few channels. Each thread has
+//! one element of the result, or a vector of them.
 
 use super::gather::{FactorBlock, FactorSpace, element};
 use super::window_map::WindowMapShape;
@@ -16,8 +16,8 @@ pub(super) struct EachShape {
     pub(super) are_vectors: [bool; 2],
 }
 
-/// The factors, whose rows are all dims of the result, of the last one vectors; how far the next one is in the result; steps of a chunk, how many chunks there are,
-/// and how far the result of each is from that of the one before.
+/// The factors, whose rows are all dims of the result, of the last one vectors; how far the next one is in the result; steps of a
+/// chunk, how many chunks there are, and how far the result of each is from that of the one before.
 #[derive(CubeType, CubeLaunch)]
 pub(super) struct EachSpace {
     windowed: FactorSpace,

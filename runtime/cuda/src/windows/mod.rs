@@ -1,7 +1,7 @@
 //! Convolutions and pools as kernels of their own, which never store the elements under windows (ADR 51).
 //!
-//! - [`launch`]: the launches of convolutions; `kernel`: they as products of matrices on tensor cores; `gather`: how their factors come into tiles; `registers` and
-//!   `cells`: the same in registers; `each`: those that fill no tile.
+//! - [`launch`]: the launches of convolutions; `kernel`: they as products of matrices on tensor cores; `gather`: how their
+//!   factors come into tiles; `registers` and `cells`: the same in registers; `each`: those that fill no tile.
 //! - `pool`: folds and their transposes; [`pool_launch`]: their launch.
 //! - `window_map`: which element a window meets.
 

@@ -6,8 +6,9 @@ const PIECE: usize = 1 << 17;
 /// How far after that the end of a line is looked for.
 const NEAR: usize = 1 << 15;
 
-/// A document, cut at the first end of a line after [`PIECE`] bytes. Where none is near, which is as good as none in text, it is cut
-/// before a blank, and where there is none either between two characters: cutting text into tokens takes a hundred times its size.
+/// A document, cut at the first end of a line after [`PIECE`] bytes. Where none is near, which is as good as none in text, it is
+/// cut before a blank, and where there is none either between two characters: cutting text into tokens takes a hundred times its
+/// size.
 pub(super) fn pieces(mut document: &str) -> Vec<&str> {
     let mut out = Vec::new();
     while let Some(end) = end(document) {

@@ -1,5 +1,5 @@
-//! Documents of text files, one after the other: plain text or JSON lines, gzipped or not. What is long comes in parts, as [`pieces`]
-//! cuts it, so that its length is no matter.
+//! Documents of text files, one after the other: plain text or JSON lines, gzipped or not. What is long comes in parts, as
+//! [`pieces`] cuts it, so that its length is no matter.
 
 use super::document_split::{first_end, pieces};
 use super::lines::Lines;

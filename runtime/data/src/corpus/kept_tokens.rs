@@ -1,8 +1,8 @@
-//! Tokens of texts that trainings tokenize themselves, kept among the user's caches: tokenizing takes seconds at each start, reading
-//! them a few milliseconds.
+//! Tokens of texts that trainings tokenize themselves, kept among the user's caches: tokenizing takes seconds at each start,
+//! reading them a few milliseconds.
 //!
-//! A file is named by a digest of the texts, the tokenizer and this program, so that it is never out of date. It begins with a digest of
-//! what follows; a damaged one is made again. Where nothing can be written, each start tokenizes.
+//! A file is named by a digest of the texts, the tokenizer and this program, so that it is never out of date. It begins with a
+//! digest of what follows; a damaged one is made again. Where nothing can be written, each start tokenizes.
 
 use super::tokenize::encode_all;
 use super::tokenizer::TextTokenizer;

@@ -174,8 +174,8 @@ fn recipe(options: &TokenizeOptions, tokenizer: &TextTokenizer) -> Checked<Recip
     })
 }
 
-/// The size of a file and a digest of up to 64 blocks spread over it evenly: all of a file of up to 4 MiB, and of larger ones enough
-/// to tell texts apart that are not made to deceive, without reading terabytes.
+/// The size of a file and a digest of up to 64 blocks spread over it evenly: all of a file of up to 4 MiB, and of larger ones
+/// enough to tell texts apart that are not made to deceive, without reading terabytes.
 fn digest(path: &Path) -> std::io::Result<(u64, String)> {
     const BLOCKS: u64 = 64;
     const BLOCK: u64 = 1 << 16;

@@ -229,8 +229,8 @@ impl TextTokenizer {
         }
     }
 
-    /// For each token, whether a word goes on with it: `##ing` of word pieces; a letter or digit without the mark of a space before
-    /// it elsewhere.
+    /// For each token, whether a word goes on with it: `##ing` of word pieces; a letter or digit without the mark of a space
+    /// before it elsewhere.
     pub(crate) fn continues_word(&self) -> Vec<bool> {
         let spaces = ['Ġ', 'Ċ', 'ĉ', '▁', ' '];
         let word_pieces = matches!(self.inner.get_decoder(), Some(DecoderWrapper::WordPiece(_)));
@@ -241,8 +241,8 @@ impl TextTokenizer {
         self.table(|token| continues(token))
     }
 
-    /// For each token how many bytes of text it stands for, special ones none. `None` where only bytes in whole would say, as with
-    /// word pieces, from which spaces and capitals are lost.
+    /// For each token how many bytes of text it stands for, special ones none. `None` where only bytes in whole would say, as
+    /// with word pieces, from which spaces and capitals are lost.
     pub(crate) fn byte_lengths(&self) -> Option<Vec<u16>> {
         let special = self.special().all;
         let mut lengths = match self.inner.get_decoder() {

@@ -57,8 +57,8 @@ const TRAINED_ON: usize = 256 << 20;
 /// Text that is cut into words together.
 const BATCH: usize = 4 << 20;
 
-/// The most characters of a word that byte pairs are counted in: longer ones, which are no words, are counted in parts. Joining pairs
-/// takes the square of it.
+/// The most characters of a word that byte pairs are counted in: longer ones, which are no words, are counted in parts. Joining
+/// pairs takes the square of it.
 const LONGEST_WORD: usize = 32;
 
 /// The most characters of a word that has word pieces.
@@ -147,7 +147,8 @@ fn train(
             format!("give more than {}, such as `--vocab {}`", first.len(), first.len() * 4),
         ));
     }
-    // Tokens that are given are the first, in this order: what the trainer would find in the words it would number as a hash has it.
+    // Tokens that are given are the first, in this order: what the trainer would find in the words it would number as a hash has
+    // it.
     let given = first.iter().map(|t| AddedToken::from(t.as_str(), false)).collect();
     let mut trainer =
         BpeTrainer::builder().vocab_size(vocab).show_progress(false).min_frequency(2).special_tokens(given);

@@ -6,8 +6,8 @@ use super::column::{Column, Runs, Scratch, Values};
 use super::convert::Ignored;
 use super::input_info::{InputInfo, RangeOf};
 use super::order::{OrderRule, Weights};
-use super::{damaged, input_files};
-use crate::readers::encoded::Encoded;
+use super::{damaged_records, input_files};
+use crate::readers::encoded_records::Encoded;
 use crate::readers::folders;
 use crate::readers::shards;
 use crate::readers::shards::Shards;
@@ -292,7 +292,7 @@ impl<'a> SetLoader<'a> {
         let (set, mut damaged) = (self.set, self.shards.skipped.clone());
         let mut kept = None;
         if set.skip_damaged && columns.iter().any(Column::is_encoded) {
-            let (good, bad) = damaged::undamaged(&columns, all)?;
+            let (good, bad) = damaged_records::undamaged(&columns, all)?;
             kept = (!bad.is_empty()).then_some(good);
             damaged.extend(bad);
         }

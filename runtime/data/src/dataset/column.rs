@@ -2,7 +2,7 @@
 
 use super::input_info::InputInfo;
 use super::order::EpochSeed;
-use crate::readers::encoded::Encoded;
+use crate::readers::encoded_records::Encoded;
 use crate::readers::file_piece::{FilePiece, Location, read_span};
 use crate::tokens::{Field, TokenExamples};
 use meshwright_files::Checked;

@@ -5,7 +5,7 @@ pub(super) mod bind;
 pub(super) mod binding;
 pub(super) mod column;
 pub(super) mod convert;
-pub(super) mod damaged;
+pub(super) mod damaged_records;
 pub(super) mod input_files;
 pub(super) mod input_info;
 pub(super) mod order;
@@ -214,7 +214,8 @@ impl Dataset {
     }
 
     /// Fills `out` with a block of input number `input`: the given records, one a row, as they are in the epoch of `seed`, and of
-    /// each the `ranges` of the dims after the first, row-major in declared order. Of files that are not in memory little else is read.
+    /// each the `ranges` of the dims after the first, row-major in declared order. Of files that are not in memory little else is
+    /// read.
     ///
     /// # Errors
     ///

@@ -1,6 +1,6 @@
 //! Folders of images: every file is a record, and the folder that it lies in may be its label.
 
-use super::encoded::{Encoded, MOST_BYTES, Member};
+use super::encoded_records::{Encoded, MOST_BYTES, Member};
 use super::file_piece::{FilePiece, Location};
 use crate::dataset::column::{Column, Values};
 use crate::dataset::input_info::{InputInfo, RangeOf};

@@ -3,7 +3,7 @@
 pub(super) mod array;
 pub(super) mod bytes;
 pub(super) mod csv_table;
-pub(super) mod encoded;
+pub(super) mod encoded_records;
 pub(super) mod file_piece;
 pub(super) mod folders;
 pub(super) mod formats;

@@ -1,7 +1,7 @@
 //! Shards: tar files whose members are the parts of examples, as WebDataset has it. `0012.jpg` and `0012.cls` that follow each
 //! other are one example.
 
-use super::encoded::{MOST_BYTES, Member, SKIP};
+use super::encoded_records::{MOST_BYTES, Member, SKIP};
 use crate::source::FileRef;
 use crate::source::pattern;
 use meshwright_diag::{Diagnostic, codes};
@@ -30,7 +30,7 @@ struct ShardIndex {
     faults: Vec<String>,
 }
 
-/// Finds the members of some endings (each a list, of which the first one found counts) in all shards. Only the headers of their
+/// Finds the members of some endings (each a list, whose first one that is found counts) in all shards. Only the headers of their
 /// members are read, by several threads.
 pub(crate) fn list(patterns: &[FileRef], endings: &[&[String]], skip: bool) -> Checked<Shards> {
     let found = pattern::files_of(patterns);
@@ -87,7 +87,7 @@ fn scan(path: &Path, file: u32, endings: &[&[String]]) -> Result<ShardIndex, Str
         let entry = match entry {
             Ok(entry) => entry,
             Err(e) => {
-                // Nothing after a broken header can be found. That the example before it goes on there is no second fault.
+                // Nothing after a broken header can be found. The example before it may go on there: that is not a second fault.
                 open = open.filter(Example::is_whole);
                 out.faults.push(format!("after byte {at}: {e}"));
                 break;
@@ -129,7 +129,7 @@ fn scan(path: &Path, file: u32, endings: &[&[String]]) -> Result<ShardIndex, Str
 /// The most bytes of the headers of a member: its name and what else is said of it, which are read into memory.
 const MOST_OF_HEADERS: usize = 1 << 20;
 
-/// A shard, of which the headers of one member are read at a time.
+/// A shard, read by the headers of one member at a time.
 struct HeaderReader<'a> {
     file: File,
     /// Bytes of the headers that were read.

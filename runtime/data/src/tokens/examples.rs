@@ -5,7 +5,7 @@ use super::spans::SpanLengths;
 use super::stream::TokenStream;
 use super::task::{Field, Side, TaskKind, TaskOptions, TokenSource};
 use super::windows::{TokenExample, TokenExamples, refused};
-use super::{classify, masked};
+use super::{classify, masked_tokens};
 use crate::EpochSeed;
 use crate::InputBinding;
 use crate::corpus::TextTokenizer;
@@ -35,7 +35,7 @@ impl TokenExamples {
         let takes = match task.kind {
             TaskKind::Next => lengths.0,
             TaskKind::Classify => classify::takes(&stream, lengths.0)?,
-            TaskKind::Masked => masked::takes(&stream, task, lengths.0)?,
+            TaskKind::Masked => masked_tokens::takes(&stream, task, lengths.0)?,
             TaskKind::Spans => SpanLengths::fitting(task, lengths, &stream)?.takes,
         };
         let tokenizer =

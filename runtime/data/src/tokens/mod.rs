@@ -5,8 +5,8 @@
 
 mod classify;
 mod examples;
-mod masked;
-mod next;
+mod masked_tokens;
+mod next_tokens;
 mod rng;
 mod setting;
 mod spans;

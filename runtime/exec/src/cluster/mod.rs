@@ -10,7 +10,7 @@
 mod copies;
 mod device_thread;
 pub(crate) mod devices;
-mod notes;
+mod merged_notes;
 mod peak;
 pub(crate) mod processes;
 mod root_cause;
@@ -385,7 +385,7 @@ impl Cluster {
     /// Notes for the user on how the devices of this process communicate and compute, each once; see [`Engine::notes`].
     /// A note that only some devices have names them.
     pub fn notes(&self) -> Result<Vec<String>, ExecError> {
-        Ok(notes::merged(self.first, self.on_all(|engine| Ok(engine.notes()))?))
+        Ok(merged_notes::merged(self.first, self.on_all(|engine| Ok(engine.notes()))?))
     }
 
     /// Reasons why attention steps of a program have no kernel, by step, on any device of this process; see

@@ -6,8 +6,8 @@ use crate::backend::DeviceError;
 use crate::error::ExecError;
 
 impl Engine {
-    /// Makes the links of a program that is loaded. Where messages lie in the memory of a GPU, calls are ordered with the stream on which it
-    /// computes from then on, since a message that is received ahead is to keep nothing waiting.
+    /// Makes the links of a program that is loaded. Where messages lie in the memory of a GPU, calls are ordered with the stream
+    /// on which it computes from then on, since a message that is received ahead is to keep nothing waiting.
     pub(super) fn prepare_links(&mut self, program: ProgramId) -> Result<(), ExecError> {
         let links = self.executor.links(program.0);
         if links.is_empty() {

@@ -12,7 +12,7 @@ mod readiness;
 mod start;
 
 use crate::channel::{ControlChannel, Received};
-use crate::kit::{Kit, Member};
+use crate::collective_state::{Kit, Member};
 use crate::message::{CollectiveId, Header, Message, PostCounts, Status, Verdict};
 use crate::moves::RunningCollective;
 use crate::sys::Comm;

@@ -22,7 +22,7 @@ pub(super) struct LaunchesView {
 struct LaunchRow {
     /// Its number, as `explain --emit device` has it.
     id: u32,
-    kind: &'static str,
+    kind: String,
     /// Steps that it computes; the step that it prepares if there are none.
     steps: Vec<usize>,
     /// Number of runs in a step of training.
@@ -59,7 +59,7 @@ impl LaunchesView {
                 let steps = if launch.steps.is_empty() { vec![launch.step] } else { launch.steps.clone() };
                 self.launches.push(LaunchRow {
                     id: id.0,
-                    kind: launch.kind.name(),
+                    kind: launch.kind.name().into(),
                     steps,
                     times,
                     depth,

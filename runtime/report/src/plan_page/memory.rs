@@ -1,7 +1,8 @@
-//! What a device holds, and from when to when: a row for each buffer, then for each message between stages. The curve of memory is their sum.
+//! What a device holds, and from when to when: a row for each buffer, then for each message between stages. The curve of memory
+//! is their sum.
 
-use super::placed::PlacedTypes;
 use super::pools::TextPool;
+use super::value_placement::PlacedTypes;
 use meshwright_core::Compiled;
 use meshwright_plan::{BufId, Dim, memory};
 use meshwright_sorted::SortedMap;

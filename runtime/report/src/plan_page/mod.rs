@@ -1,18 +1,18 @@
-//! A Plan as the data of a page: its steps in order, where on the mesh each value is, what a device holds at each step, and, where a machine
-//! was named, when what runs on it. What the page shows of bytes and times is the Plan's and its estimate's own.
+//! A Plan as the data of a page: its steps in order, where on the mesh each value is, what a device holds at each step, and,
+//! where a machine was named, when what runs on it. What the page shows of bytes and times is the Plan's and its estimate's own.
 //!
 //! A page is of one program under one or several layouts. Each has a [`LayoutView`]; what differs between them is given to
 //! [`data`] by whoever compares layouts elsewhere too.
 
 mod launches;
 mod memory;
-mod placed;
 mod pools;
 mod stages;
 mod steps;
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 mod tests;
+mod value_placement;
 
 use crate::Page;
 use launches::LaunchesView;
@@ -24,12 +24,12 @@ use meshwright_device::DevicePlan;
 use meshwright_diag::Sources;
 use meshwright_plan::memory::MemoryKind;
 use meshwright_plan::{CollectiveTotal, Plan};
-use placed::{ExtentView, PlacedType, PlacedTypes};
 use pools::{LinePool, RulePool, RuleView, SourceLine, TextPool};
 use serde::Serialize;
 use serde_json::{Value, json};
 use stages::PipelineView;
 use steps::{LoopView, StepView};
+use value_placement::{ExtentView, PlacedType, PlacedTypes};
 
 const SCRIPT: &str = concat!(
     include_str!("../assets/plan_mesh.js"),
@@ -113,7 +113,7 @@ impl LayoutView {
     #[must_use]
     pub fn of(planned: &PlannedLayout<'_>) -> LayoutView {
         let plan = &planned.compiled.plan;
-        let shown = placed::shown(&plan.mesh);
+        let shown = value_placement::shown(&plan.mesh);
         let mut texts = TextPool::default();
         let mut types = PlacedTypes::new(plan, &shown);
         let mut lines = LinePool::new(&planned.compiled.spmd.step.graph, planned.sources);

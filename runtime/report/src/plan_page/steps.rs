@@ -1,7 +1,7 @@
 //! The steps of a Plan, each with what it reads and writes, what it computes, and what a collective moves and why.
 
-use super::placed::PlacedTypes;
 use super::pools::{LinePool, RulePool, TextPool};
+use super::value_placement::PlacedTypes;
 use meshwright_plan::{Operand, Phase, Plan, Prim, Step};
 use meshwright_sorted::SortedMap;
 use serde::Serialize;

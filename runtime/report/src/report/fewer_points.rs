@@ -2,7 +2,7 @@
 
 use meshwright_runs::RunCurves;
 
-/// The loss of a run by step, in few points. A loss that is no number is a gap.
+/// The loss of a run by step, in few points. A loss that is not a number is a gap.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ThinCurve {
     /// The steps that are kept, in order.
@@ -18,14 +18,14 @@ const BUDGET: usize = 30_000;
 /// The least and the most for one run.
 const EACH: (usize, usize) = (40, 2000);
 
-/// How many points each of so many runs may have.
+/// Most points of a run, for a number of runs.
 pub fn points_each(runs: usize) -> usize {
     (BUDGET / runs.max(1)).clamp(EACH.0, EACH.1)
 }
 
 impl ThinCurve {
-    /// At most so many points: of each stretch of steps the least and the greatest loss, and the first and the last step of all. What
-    /// sticks out stays, which a mean would hide.
+    /// At most `most` points: of each stretch of steps the least and the greatest loss, and the first and the last step of all.
+    /// What sticks out stays, which a mean would hide.
     pub fn of(curves: &RunCurves, most: usize) -> ThinCurve {
         let steps = &curves.steps;
         let mut thin = ThinCurve { of: steps.len(), ..ThinCurve::default() };
@@ -52,7 +52,7 @@ impl ThinCurve {
     }
 }
 
-/// Where the least and the greatest are. What is no number counts only where there is nothing else.
+/// Positions of the least and the greatest. A value that is not a number counts only without others.
 fn extremes(range: std::ops::Range<usize>, value: impl Fn(usize) -> f64) -> (usize, usize) {
     let (mut least, mut greatest) = (range.start, range.start);
     for at in range {

@@ -150,8 +150,8 @@ fn differing(name: &str, a: RawTensor, b: RawTensor) -> Checked<Option<Differenc
 pub type NewNames = SortedMap<String, String>;
 
 impl<F: Fs> Store<F> {
-    /// Gives tensors of all checkpoints other names: `planned` says by the name of each which it gets, of every checkpoint that is
-    /// there. Gives the steps, and the names before and after.
+    /// Gives tensors of all checkpoints other names: `planned` says by the name of each which it gets, of every checkpoint that
+    /// is there. Gives the steps, and the names before and after.
     ///
     /// # Errors
     ///

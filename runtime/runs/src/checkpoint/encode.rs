@@ -119,7 +119,8 @@ impl Checkpoint {
         Ok(Checkpoint { meta, tensors, source: TensorSource::one(file), plain: None })
     }
 
-    /// Of files of any framework: parameters by their paths, and nothing of a run. Tensors of types that no parameter has are left out.
+    /// Of files of any framework: parameters by their paths, and nothing of a run. Tensors of types that no parameter has are
+    /// left out.
     fn plain(source: TensorSource, path: &Path) -> Checkpoint {
         let info = |name: String| {
             let (dtype, shape) = source.info(&name)?;
@@ -255,8 +256,8 @@ impl Checkpoint {
     }
 }
 
-/// Reads one `.safetensors` file by itself: a checkpoint that was copied from a run, or parameters by their paths, whoever wrote them.
-/// These may be in several files, of which the index is named.
+/// Reads one `.safetensors` file by itself: a checkpoint that was copied from a run, or parameters by their paths, whoever wrote
+/// them. These may be in several files, of which the index is named.
 ///
 /// # Errors
 ///

@@ -11,7 +11,7 @@
 mod edit;
 mod encode;
 mod names;
-mod old;
+mod old_checkpoints;
 mod saver;
 mod store;
 mod tensor_file;

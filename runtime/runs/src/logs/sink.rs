@@ -6,7 +6,7 @@ use std::path::Path;
 
 /// Where events go.
 pub trait EventSink: Send + Sync {
-    /// Appends an event, of which `line` is the line of `metrics.jsonl`.
+    /// Appends an event, whose line of `metrics.jsonl` is `line`.
     fn append(&mut self, line: &str, event: &Event) -> Checked<()>;
 }
 
@@ -18,9 +18,9 @@ pub struct LogStart<'a> {
     pub kept: &'a [u8],
     /// Steps done.
     pub step: u64,
-    /// Names of what is measured in a step beside the loss.
+    /// Names of what is measured in a step besides the loss.
     pub train: Vec<String>,
-    /// Names of what is measured in an evaluation beside the loss.
+    /// Names of what is measured in an evaluation besides the loss.
     pub eval: Vec<String>,
     /// Whether the loss is scaled.
     pub scaled: bool,

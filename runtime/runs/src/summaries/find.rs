@@ -26,8 +26,8 @@ pub fn runs_below(folder: &Path) -> Checked<FoundFolders> {
     folders_below(folder, holds_run)
 }
 
-/// The first run that is found below a folder, near its top: no more than so many folders are looked into, so that a hint does not read
-/// a whole disk.
+/// The first run that is found below a folder, near its top: no more than so many folders are looked into, so that a hint does
+/// not read a whole disk.
 pub fn run_near(folder: &Path, most: usize) -> Option<PathBuf> {
     let mut open = VecDeque::from([folder.to_path_buf()]);
     for _ in 0..most {

@@ -1,5 +1,5 @@
-//! A line of `metrics.jsonl`, read for what curves are made of. Logs of long runs are hundreds of megabytes: what is not asked for
-//! is skipped without being parsed, and nothing is allocated for the line of a step.
+//! A line of `metrics.jsonl`, read for what curves are made of. Logs of long runs are hundreds of megabytes: what is not asked
+//! for is skipped without being parsed, and nothing is allocated for the line of a step.
 
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
 use std::borrow::Cow;

@@ -17,8 +17,8 @@ pub struct LogEvent {
 }
 
 impl LogEvent {
-    /// Hands out the events of the log of the run in a folder, one after the other: a log may be larger than memory. Lines that are
-    /// damaged are left out; so is a last one that is being written.
+    /// Hands out the events of the log of the run in a folder, one after the other: a log may be larger than memory. Lines that
+    /// are damaged are left out; so is a last one that is being written.
     ///
     /// # Errors
     ///

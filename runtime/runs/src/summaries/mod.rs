@@ -3,7 +3,7 @@
 //!
 //! **Invariant:** nothing here writes to the folder of a run but `costs`, which a run calls for itself.
 
-mod computed;
+mod computation_hash;
 mod costs;
 mod curves;
 mod events;

@@ -14,8 +14,8 @@ struct HeldBy {
     process: u32,
 }
 
-/// The files that some process holds a lock of, by their inodes, as the system lists them. To try the locks themselves would keep a
-/// run from starting at that moment.
+/// The files that some process holds a lock of, by their inodes, as the system lists them. To try the locks themselves would keep
+/// a run from starting at that moment.
 #[derive(Debug, Default)]
 pub(super) struct HeldLocks(SortedMap<u64, Vec<HeldBy>>);
 

@@ -1,6 +1,6 @@
 //! A run in a few numbers, read from its folder.
 
-use super::computed::computed;
+use super::computation_hash::computed;
 use super::costs::RunCosts;
 use super::curves::{EpochPoint, EvaluationPoint, RunCurves};
 use super::run_locks::HeldLocks;
@@ -98,7 +98,7 @@ pub struct RunSummary {
     pub dim: SortedMap<String, usize>,
     /// `--set`.
     pub set: SortedMap<String, f64>,
-    /// Of which metrics more (`max`) or less (`min`) is better, as the model says.
+    /// Metrics with the better direction, more (`max`) or less (`min`), as the model says.
     pub better: SortedMap<String, String>,
     /// Its planned length; none if it was not given.
     pub length: Option<RunLength>,
@@ -224,7 +224,7 @@ impl RunSummary {
         least(of_steps.chain(of_epochs).map(|found| (found, found.1.loss)))
     }
 
-    /// The last evaluation when so many steps were done; none where none was.
+    /// The last evaluation after a number of steps; none if there was none.
     pub fn evaluated_at(&self, step: u64) -> Option<&EvaluationPoint> {
         self.during().take_while(|e| e.step <= step).last()
     }
@@ -291,7 +291,7 @@ pub fn at_work_in(runs: &[PathBuf]) -> Vec<bool> {
     runs.iter().map(|run| lock_of(run).is_some_and(|lock| held.has(&lock))).collect()
 }
 
-/// The last step of the run in a folder, as it was asked for; none where there is no run, or nobody said.
+/// The last step of the run in a folder, as it was asked for; none without a run, or if nobody said.
 pub fn planned_steps(run: &Path) -> Option<u64> {
     let settings = RunSettings::read(run).ok()?;
     let batch = read_costs(run).ok()??.batch;

@@ -5,7 +5,7 @@ use crate::devices::Devices;
 use crate::estimates::machine;
 use crate::failure::Failure;
 use meshwright_cost::machine::{Device, DeviceKind, Machine, NumberSource, Tier};
-use meshwright_cost::shipped::{MACHINES, ShippedMachine};
+use meshwright_cost::shipped_machines::{MACHINES, ShippedMachine};
 use meshwright_exec::ExecError;
 use meshwright_files::Checked;
 use meshwright_gpu::driver::{Driver, DriverError, Properties};
@@ -27,7 +27,8 @@ pub(super) fn described(cores: usize) -> String {
     format!("{cores} {} of {model}", if cores == 1 { "core" } else { "cores" })
 }
 
-/// A machine with this host's cores or GPUs and their memory, and numbers of the shipped file of that name until they are measured.
+/// A machine with this host's cores or GPUs and their memory, and numbers of the shipped file of that name until they are
+/// measured.
 ///
 /// # Errors
 /// Where the driver does not say what the GPU is.
@@ -95,8 +96,8 @@ pub(super) fn rounded(of: &Machine) -> Machine {
     value.try_into().unwrap_or_else(|_| of.clone())
 }
 
-/// Says of each number that it was measured, when, and by which engine, or that it is the shipped file's. Collectives were measured among
-/// `members` devices at most, and perhaps beside kernels.
+/// Says of each number that it was measured, when, and by which engine, or that it is the shipped file's. Collectives were
+/// measured among `members` devices at most, and perhaps during kernels.
 pub(super) fn name_sources(
     of: &mut Machine,
     date: &str,
@@ -113,7 +114,7 @@ pub(super) fn name_sources(
         Some(NumberSource::ByKey(keys))
     };
     let base = machine(base_name, &[]).map(|base| rounded(&base)).ok();
-    // What no probe told, the shipped file did.
+    // A number without a probe is that of the shipped file.
     let told = |own: &str, kept: &dyn Fn(&Machine) -> bool| match base.as_ref().is_some_and(kept) {
         true => shipped(),
         false => format!("{measured}: {own}"),
@@ -215,7 +216,7 @@ mod tests {
         }
     }
 
-    /// Where a probe was left out, or told nothing, the number is still that of the shipped file.
+    /// If a probe was left out, or measured nothing, the number is still that of the shipped file.
     #[test]
     fn a_number_that_no_probe_told_is_that_of_the_shipped_file() {
         let shipped = machine_of_cores(Some("Here"), &Ranks { in_host: 4, hosts: 1, cores: 2 }).unwrap();

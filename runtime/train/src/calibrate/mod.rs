@@ -1,7 +1,7 @@
 //! Measures the machine that this runs on, and writes what estimates need to know of it.
 //!
-//! Programs from model texts give the rates of a device, by the times of their kernels; the benchmark of transports gives the network;
-//! plans of shipped models give the errors. All of it is the engine's own code, and a number is set so that
+//! Programs from model texts give the rates of a device, by the times of their kernels; the benchmark of transports gives the
+//! network; plans of shipped models give the errors. All of it is the engine's own code, and a number is set so that
 //! [`meshwright_cost`] computes the times that were measured.
 
 mod fit;
@@ -65,7 +65,8 @@ const SHORT: Duration = Duration::from_secs(60);
 /// Parts of the time: for probes of kernels, for collectives, for what runs beside these, for the gain of threads, and for plans.
 const SHARES: [f64; 5] = [0.35, 0.25, 0.05, 0.1, 0.25];
 
-/// Measures this host, and how well estimates with what was measured predict plans. Of several processes the first has the result.
+/// Measures this host, and how well estimates with what was measured predict plans. Of several processes the first has the
+/// result.
 ///
 /// # Errors
 /// Where a program does not run, or a collective gives wrong elements.
@@ -182,8 +183,8 @@ pub fn check_machine(
     abort_on_error(processes, checked())
 }
 
-/// The machine with the numbers of one device, by probes; the shipped file that has the others; how many probes there were, and those of them that were
-/// unsteady.
+/// The machine with the numbers of one device, by probes; the shipped file that has the others; how many probes there were, and
+/// those of them that were unsteady.
 type MeasuredDevice = (Machine, &'static str, (usize, Vec<Unsteady>));
 
 /// Measures one device.
@@ -217,8 +218,8 @@ fn device(
     Ok((machine, base, (found.len(), unsteady)))
 }
 
-/// Vectors on devices of a host that share its memory, and how many devices: processes where each has a core, else threads of the first on
-/// all cores, since devices that wait for a core tell nothing of memory. Each GPU has its own.
+/// Vectors on devices of a host that share its memory, and how many devices: processes where each has a core, else threads of the
+/// first on all cores, since devices that wait for a core tell nothing of memory. Each GPU has its own.
 fn beside(
     options: &CalibrateOptions,
     ranks: &Ranks,
@@ -245,8 +246,8 @@ fn beside(
     Ok((ranks.cores, alone.unwrap_or_default()))
 }
 
-/// How much faster all cores make a device than one, as [`Device::threads`](meshwright_cost::machine::Device::threads) has it: the mean of plans
-/// of one device, on both in turns. None where a device has no more than a core.
+/// How much faster all cores make a device than one, as [`Device::threads`](meshwright_cost::machine::Device::threads) has it:
+/// the mean of plans of one device, on both in turns. None where a device has no more than a core.
 fn threads(
     options: &CalibrateOptions,
     ranks: &Ranks,
@@ -309,8 +310,8 @@ mod tests {
     use meshwright_comm::{Timeouts, World};
     use std::sync::Arc;
 
-    /// Here a process is a thread. Programs with a cluster each share its end, and run in the same order on both; the collectives of all are
-    /// timed, and the first process knows how long they took.
+    /// Here a process is a thread. Programs with a cluster each share its end, and run in the same order on both; the collectives
+    /// of all are timed, and the first process knows how long they took.
     #[test]
     fn processes_are_measured_together() {
         let mesh = Mesh::new([("all", 2)]);

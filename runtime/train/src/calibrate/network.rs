@@ -5,7 +5,7 @@ use super::ranks::Ranks;
 use super::rounds::{RoundsWatcher, UNSTEADY, Unsteady, is_steady};
 use crate::devices::Devices;
 use crate::devices::consensus::agree_on_result;
-use crate::estimates::measured::quartiles;
+use crate::estimates::measured_step::quartiles;
 use crate::failure::Failure;
 use meshwright_comm::bench::{self, BenchGroups, BenchJob, Measured, run, run_end_over, sizes};
 use meshwright_comm::nccl::{NcclOptions, NcclTransport};
@@ -29,12 +29,12 @@ fn has_lines(kind: CollectiveKind) -> bool {
 /// Bytes: the least, the greatest, and the greatest of a short calibration.
 const BYTES: [usize; 3] = [4 << 10, 64 << 20, 4 << 20];
 
-/// Least and greatest number of rounds. In each, a size has its turn with the others, and threads begin anew: where these share cores, their places decide
-/// how long collectives take.
+/// Least and greatest number of rounds. In each, a size has its turn with the others, and threads begin anew: where these share
+/// cores, their places decide how long collectives take.
 const ROUNDS: [usize; 2] = [3, 600];
 
-/// Timed calls of a round. The shortest of three is the lower quartile in the mean, whatever their times are: a call that something else at work delays by
-/// a time slice takes hundreds of times as long as others.
+/// Timed calls of a round. The shortest of three is the lower quartile in the mean, whatever their times are: a call that
+/// something else at work delays by a time slice takes hundreds of times as long as others.
 const CALLS: usize = 3;
 
 /// A second line through the times has to make their mean square so much smaller.
@@ -43,8 +43,8 @@ const WORTH: f64 = 0.7;
 /// Seconds by collective and bytes.
 pub(super) type CollectiveTimes = SortedMap<CollectiveKind, Vec<(f64, f64)>>;
 
-/// Times collectives among this number of devices, and names unsteady ones. Where devices are processes, all groups of as many consecutive ones
-/// call side by side, and only the first process gets the times. Rounds go on as turns of programs do.
+/// Times collectives among this number of devices, and names unsteady ones. Where devices are processes, all groups of as many
+/// consecutive ones call side by side, and only the first process gets the times. Rounds go on as turns of programs do.
 pub(super) fn timed(
     devices: &Devices,
     members: usize,
@@ -170,8 +170,8 @@ fn called(
 /// The level of a network that connects hosts.
 const NETWORK: (&str, usize) = ("network", 65_536);
 
-/// Sets the levels of a network by what was measured, for each number of members: the first within a host, and where there are several hosts
-/// a second between them. Other levels stay where there is one host.
+/// Sets the levels of a network by what was measured, for each number of members: the first within a host, and where there are
+/// several hosts a second between them. Other levels stay where there is one host.
 pub(super) fn fit(tiers: &mut Vec<Tier>, measured: &SortedMap<usize, CollectiveTimes>, ranks: &Ranks) {
     let Some(first) = tiers.first_mut().filter(|_| !measured.is_empty()) else { return };
     let within: Vec<_> = measured.iter().filter(|(members, _)| **members <= ranks.in_host).collect();
@@ -218,8 +218,8 @@ fn level(tier: &mut Tier, measured: &[(&usize, &CollectiveTimes)], in_host: usiz
     }
 }
 
-/// Bytes on the link of a device for each byte of a collective: those of an all-to-all that leave the host, or the part of a device of
-/// what all in its host send.
+/// Bytes on the link of a device for each byte of a collective: those of an all-to-all that leave the host, or the part of a
+/// device of what all in its host send.
 fn factor(kind: CollectiveKind, members: usize, in_host: usize) -> f64 {
     match in_host {
         usize::MAX => kind.bus_factor().of(members),
@@ -246,8 +246,8 @@ fn alone(points: &[(f64, f64)]) -> Option<(f64, f64)> {
     points.last().map(|(bytes, seconds)| (seconds / bytes, 0.0))
 }
 
-/// One line through points of bytes and seconds, or two where these say more. Of two lines the one for few bytes has a bound where the other is
-/// slower: what a cache held no longer fits. Where it is faster, the least time counts, as of two protocols.
+/// One line through points of bytes and seconds, or two where these say more. Of two lines the one for few bytes has a bound
+/// where the other is slower: what a cache held no longer fits. Where it is faster, the least time counts, as of two protocols.
 fn lines(points: &[(f64, f64)], factor: f64) -> Vec<NetworkLine> {
     let line = |(slope, start): (f64, f64), name: &str, up_to| NetworkLine {
         name: name.into(),

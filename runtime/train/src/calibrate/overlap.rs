@@ -1,8 +1,8 @@
-//! What a collective takes from a device that computes beside it: a product beside an all-reduce, and after it.
+//! The part of a device that a collective takes while kernels run: a matmul during an all-reduce, and after it.
 
 use super::rounds::{Cores, RoundsWatcher, Timed, in_turns};
 use crate::devices::Devices;
-use crate::estimates::measured::MeasuredStep;
+use crate::estimates::measured_step::MeasuredStep;
 use crate::failure::Failure;
 use crate::project::ProjectOptions;
 use meshwright_cost::machine::{DeviceKind, Machine};
@@ -16,16 +16,16 @@ const TEXT: &str = include_str!("probes/overlap.mw");
 const EXAMPLES: usize = 64;
 const ON_A_GPU: [(&str, usize); 4] = [("batch", 65_536), ("k", 1024), ("n", 8192), ("m", 8192)];
 
-/// Where collectives take more than this part of a device, it does nothing else beside them.
+/// If collectives take more than this part of a device, it does nothing else meanwhile.
 const ALL: f64 = 0.9;
 
 /// Steps are known well enough if another measurement would be less than this part of the all-reduce away.
 const NOISE: f64 = 0.25;
 
-/// The least part that is written: none would say that nothing runs beside a collective of a CPU.
+/// The least part that is written: 0 would mean that a CPU computes nothing during a collective.
 const LEAST: f64 = 0.01;
 
-/// The program on all devices of a mesh, with its collectives beside kernels and after them.
+/// The program on all devices of a mesh, with its collectives during kernels and after them.
 fn programs(of: DeviceKind, mesh: &Mesh) -> [ProjectOptions; 2] {
     let devices = mesh.devices();
     let mut options = ProjectOptions {
@@ -68,8 +68,8 @@ pub(super) fn taken(
     Ok(part(&both[0].plan, (&both[1].plan, &after), &beside))
 }
 
-/// The part of all-reduces that a step is not shorter by where they run beside kernels: so much of the device they take. None where a Plan has no
-/// collective that runs beside kernels, nothing was seen of it, or steps differ too much to tell.
+/// The part of all-reduces that a step is not shorter by if they run during kernels: this part of the device they take. None if a
+/// Plan has no collective that runs during kernels, nothing was seen of it, or the times of steps differ too much.
 fn part(beside: &Plan, (after, seen): (&Plan, &MeasuredStep), together: &MeasuredStep) -> Option<f64> {
     let bytes = |plan: &Plan, step: usize| plan.steps[step].collective_bytes(plan).iter().sum::<usize>();
     let steps = beside.steps.iter().enumerate();
@@ -85,7 +85,8 @@ fn part(beside: &Plan, (after, seen): (&Plan, &MeasuredStep), together: &Measure
     known.then(|| part.clamp(0.0, 1.0))
 }
 
-/// Sets the units that collectives take on each level which connects more of the devices than the one below. Without a measurement they stay.
+/// Sets the units that collectives take on each level which connects more of the devices than the one below. Without a
+/// measurement they stay.
 pub(super) fn fit(machine: &mut Machine, taken: Option<f64>, devices: usize) {
     let Some(taken) = taken else { return };
     let all = f64::from(machine.device.units);

@@ -1,7 +1,7 @@
 //! Plans of shipped models and layouts, measured and estimated: what the numbers of a machine are worth.
 
 use super::rounds::Timed;
-use crate::estimates::measured::{Compared, MeasuredStep, compared};
+use crate::estimates::measured_step::{Compared, MeasuredStep, compared};
 use crate::estimates::{EstimateOptions, question};
 use crate::failure::Failure;
 use crate::project::{Project, ProjectOptions};
@@ -136,8 +136,8 @@ impl MeasuredPlan {
 /// Parts of the greatest rate that a training may keep.
 const SUSTAINED: std::ops::RangeInclusive<u32> = 50..=100;
 
-/// Sets the part of its greatest rate that a training keeps: the one with which the plans are off least, in the mean of squares, which a single plan between
-/// two values does not move far.
+/// Sets the part of its greatest rate that a training keeps: the one with which the plans are off least, in the mean of squares,
+/// which a single plan between two values does not move far.
 pub(super) fn sustain(machine: &mut Machine, plans: &[MeasuredPlan]) -> Result<(), Failure> {
     let mut best: Option<(f64, f64)> = None;
     for percent in SUSTAINED.rev() {
@@ -152,8 +152,9 @@ pub(super) fn sustain(machine: &mut Machine, plans: &[MeasuredPlan]) -> Result<(
     Ok(())
 }
 
-/// How far the estimates of plans are off. The error of a family is that of its seconds in each plan, weighted by its part of them, times what makes
-/// the bands of these plans as wide as their steps are off in the mean: what one family is too long another is often too short.
+/// How far the estimates of plans are off. The error of a family is that of its seconds in each plan, weighted by its part of
+/// them, times what makes the bands of these plans as wide as their steps are off in the mean: what one family is too long
+/// another is often too short.
 pub(super) fn errors(machine: &Machine, plans: &[MeasuredPlan]) -> Result<CalibrationErrors, Failure> {
     let mut rows = vec![];
     let mut families: SortedMap<&str, (f64, f64)> = SortedMap::new();

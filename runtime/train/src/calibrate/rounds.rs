@@ -1,8 +1,9 @@
-//! Programs on devices of their own, run in turns with the recorder on: what disturbs a machine for a while then disturbs all alike.
+//! Programs on devices of their own, run in turns with the recorder on: what disturbs a machine for a while then disturbs all
+//! alike.
 
 use crate::bench::{self, BenchOptions};
 use crate::devices::Devices;
-use crate::estimates::measured::MeasuredStep;
+use crate::estimates::measured_step::MeasuredStep;
 use crate::failure::Failure;
 use crate::project::{Loaded, Project, ProjectOptions};
 use meshwright_exec::{Cluster, KernelsBy, ProgramId, Provider, Record};
@@ -12,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Is told what is measured.
+/// Gets the name of what is measured.
 pub(super) type RoundsWatcher<'a> = dyn FnMut(&str) + Send + 'a;
 
 /// Training steps of a program each time that its turn comes.
@@ -21,14 +22,14 @@ const STEPS: u64 = 3;
 /// Least and greatest number of turns: a time is the median of nine at least.
 const TURNS: [usize; 2] = [3, 600];
 
-/// A time is steady if another one would be about this part of it away: the distance from the lower quartile to the median, over the root of the number
-/// of times.
+/// A time is steady if another one would be about this part of it away: the distance from the lower quartile to the median, over
+/// the root of the number of times.
 const STEADY: f64 = 0.005;
 
 /// Quartiles of a time lie further apart than this part of it only where something else is at work.
 pub const UNSTEADY: f64 = 0.1;
 
-/// A time that something else was at work beside.
+/// A time during which something else was at work.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Unsteady {
     /// The program, or the collective.
@@ -45,7 +46,7 @@ pub(super) fn is_steady(spread: f64, times: usize) -> bool {
 /// The cores on which the devices of a program run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cores {
-    /// One for each device, as far as there are so many.
+    /// One for each device, as far as there are enough.
     OneEach,
     /// All, as programs of users have them.
     All,
@@ -160,8 +161,8 @@ impl Timed {
     }
 }
 
-/// Runs programs in turns: all for the least number of them, then each until its time is steady, as long as there is time. Of several
-/// processes the first decides.
+/// Runs programs in turns: all for the least number of them, then each until its time is steady, as long as there is time. Of
+/// several processes the first decides.
 pub(super) fn in_turns(
     all: &mut [Timed],
     devices: &Devices,

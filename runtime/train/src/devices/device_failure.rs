@@ -30,8 +30,8 @@ pub(crate) fn with_lines(failure: Failure, project: &Project, sources: &Sources)
         let step = training_step(&project.program);
         let other = |lines: &str| plan_memory::with_lines(project, sources, step.as_ref()?, lines);
         let peak = peak_on(&plan, Target::h100());
-        // What the process has now and what is free. Where that is enough, it is in pieces: then what is asked for beyond what is free is left
-        // out of account, and some more.
+        // What the process has now and what is free. Where that is enough, it is in pieces: then what is asked for beyond what is
+        // free is left out of account, and some more.
         let there = e.device.zip(e.held).map_or(u64::MAX, |(device, held)| device.free + held.reserved);
         let lacks = e.asked.zip(e.device).map_or(0, |(asked, device)| asked.saturating_sub(device.free));
         let less = peak.saturating_sub(lacks.max(peak / 10));

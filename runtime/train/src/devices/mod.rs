@@ -245,8 +245,8 @@ pub(crate) fn dataset(
     Ok(Some(set.with_class_names(source.class_names(all.iter(), dims))))
 }
 
-/// The blocks of some records, as they are in the epoch of `seed`, that these devices need: each device's own rows and nothing else. What several of them need is
-/// read once.
+/// The blocks of some records, as they are in the epoch of `seed`, that these devices need: each device's own rows and nothing
+/// else. What several of them need is read once.
 pub(crate) fn batch(
     set: &Dataset,
     needs: &[Vec<LocalInput>],
@@ -299,8 +299,8 @@ pub(crate) fn prefetch(
     })
 }
 
-/// Loads a program that does nothing but hold the parameters and states that no loaded one uses, such as those of an output: a run
-/// keeps all that the model declares. `None` where there is none.
+/// Loads a program that does nothing but hold the parameters and states that no loaded one uses, such as those of an output: a
+/// run keeps all that the model declares. `None` where there is none.
 pub(crate) fn hold_rest(
     project: &Project,
     sources: &Sources,

@@ -140,8 +140,8 @@ pub fn fits_device(
     plan_fits(plan, &[share], false, Some(&|lines: &str| with_lines(project, sources, step, lines)))
 }
 
-/// Lines of a layout with which a step of a project, whose Plan is `plan`, needs at most `memory` bytes on a device of a kind, and
-/// its bytes then; none if no tried set of lines does.
+/// Lines of a layout with which a step of a project, whose Plan is `plan`, needs at most `memory` bytes on a device of a kind,
+/// and its bytes then; none if no tried set of lines does.
 pub fn lines_that_fit_device(
     (project, sources): (&Project, &Sources),
     (step, plan): (&StepGraph, &Plan),
@@ -327,7 +327,8 @@ mod tests {
         assert!(plan_fits(&plan, &[less], false, None).is_err());
     }
 
-    /// The arena is there as a whole, and parameters and states lie outside of it: together they may be more than what is live at once.
+    /// The arena is there as a whole, and parameters and states lie outside of it: together they may be more than what is live at
+    /// once.
     #[test]
     fn an_arena_counts_with_what_lies_outside_of_it() {
         let plan = half(&[("batch", 32), ("seq", 1024)]);

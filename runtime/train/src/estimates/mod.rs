@@ -1,9 +1,9 @@
 //! Estimates of a project on a machine that need not be this one.
 
-pub mod against;
+pub mod comparison;
 pub mod foresight;
-pub mod measured;
-pub mod staged;
+pub mod measured_step;
+pub mod stages;
 
 use crate::failure::Failure;
 use crate::project::Project;
@@ -13,7 +13,7 @@ use meshwright_cost::engine::{EngineFacts, EngineKind};
 use meshwright_cost::estimate::{Estimate, EstimateError, EstimateQuestion, estimate, timeline};
 use meshwright_cost::machine::Machine;
 use meshwright_cost::pipe::Pipe;
-use meshwright_cost::shipped::{MACHINES, find};
+use meshwright_cost::shipped_machines::{MACHINES, find};
 use meshwright_cost::timeline::TimelineEvent;
 use meshwright_diag::{Diagnostic, Sources, codes, has_errors};
 use meshwright_exec::{DeviceTrace, Record, What};
@@ -76,7 +76,7 @@ pub fn estimated_plan(
 /// All that runs on a device in an estimated step of a project, by its Plan.
 ///
 /// # Errors
-/// Where there is no device plan.
+/// If a device plan is missing.
 pub fn timeline_of(
     project: &Project,
     plan: &Plan,
@@ -168,7 +168,7 @@ pub(crate) fn compiled(project: &Project, sources: &Sources) -> Result<(Plan, f6
     Ok((compiled.plan, model_flops_wide(&step)))
 }
 
-/// The estimate that a run keeps beside what is measured.
+/// The estimate that a run keeps along with what is measured.
 ///
 /// # Errors
 /// Those of [`estimated`].
@@ -184,7 +184,7 @@ pub(crate) fn run_estimate(
 /// Reads a machine: one that ships, or a file; `changes` are of the form `tier.rail.rate=25e9`.
 ///
 /// # Errors
-/// Where there is no such machine, or its file has mistakes.
+/// If the machine is unknown, or its file has mistakes.
 pub fn machine(name: &str, changes: &[String]) -> Checked<Machine> {
     let wrong = |message: String| Box::new(Diagnostic::error(codes::E0531, message));
     let text = match find(name) {

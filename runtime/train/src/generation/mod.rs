@@ -2,10 +2,10 @@
 
 mod beams;
 mod choice;
+mod generation_request;
 mod options;
 mod programs;
 mod prompts;
-mod question;
 mod sequence;
 
 pub use beams::BeamSearch;
@@ -20,10 +20,10 @@ use crate::inference::{asked, checkpoint_of, oddities};
 use crate::project::Project;
 use beams::{FinishedBeam, PromptBeams};
 use choice::Logits;
+use generation_request::Question;
 use meshwright_diag::{Diagnostic, Sources, codes};
 use meshwright_exec::{Cluster, HostTensor};
 use programs::{NextToken, Programs};
-use question::Question;
 use sequence::Sequence;
 use std::time::{Duration, Instant};
 
@@ -40,8 +40,8 @@ pub struct Generated {
     pub notes: Vec<String>,
 }
 
-/// Continues texts by the tokens that a checkpoint gives. `told` gets each piece of text as soon as it is known, with the number of
-/// its prompt. What is drawn for a text depends on the seed, its number and the position, not on the texts beside it.
+/// Continues texts by the tokens that a checkpoint gives. `told` gets each piece of text as soon as it is known, with the number
+/// of its prompt. What is drawn for a text depends on the seed, its number and the position, not on the texts beside it.
 ///
 /// Of several processes the first reads the checkpoint; all get the texts.
 pub fn generate(

@@ -1,9 +1,9 @@
 //! The programs by which text is continued, on devices: of prompts, of single tokens, and of texts that go on from others.
 
 use super::choice::Logits;
+use super::generation_request::Question;
 use super::options::GenerateOptions;
 use super::prompts::integers;
-use super::question::Question;
 use super::sequence::Sequence;
 use crate::devices::{LoadedProgram, compiled, load};
 use crate::failure::Failure;
@@ -82,7 +82,8 @@ impl Programs {
         all
     }
 
-    /// Computes the tokens of texts that are not computed yet, of which each goes on from that of its parent, and tells what is next.
+    /// Computes the tokens of texts that are not computed yet, of which each goes on from that of its parent, and tells what is
+    /// next.
     pub(super) fn run(
         &self,
         cluster: &Cluster,

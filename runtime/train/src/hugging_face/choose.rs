@@ -7,8 +7,8 @@ use meshwright_files::Checked;
 use meshwright_files::text::listed;
 use meshwright_sorted::SortedMap;
 
-/// The map of a configuration: that for its class, among those for the model of this name, where there are any, or else among those for its
-/// model type.
+/// The map of a configuration: that for its class, among those for the model of this name, where there are any, or else among
+/// those for its model type.
 ///
 /// # Errors
 ///

@@ -79,7 +79,8 @@ impl HfConfig {
         all.into_iter().flatten().filter_map(Value::as_str).collect()
     }
 
-    /// Whether tied tensors are. Where the configuration does not say it, the first value that the map knows is what the class does.
+    /// Whether tied tensors are. Where the configuration does not say it, the first value that the map knows is what the class
+    /// does.
     pub(super) fn ties(&self, map: &HfMap) -> bool {
         let usual = || {
             let choice = map.choices.get(TIE).and_then(|c| c.values.first());

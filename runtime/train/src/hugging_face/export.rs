@@ -61,7 +61,8 @@ pub struct HfExported {
 ///
 /// # Errors
 ///
-/// E0514 where the folder cannot be written, E0516 where it is not empty or the model has no map, E0512 and E0513 for the checkpoint.
+/// E0514 where the folder cannot be written, E0516 where it is not empty or the model has no map, E0512 and E0513 for the
+/// checkpoint.
 pub fn export_hf(options: &HfExport, sources: &mut Sources) -> Result<HfExported, Failure> {
     vacant(&options.to)?;
     if !Recorded::is_run(&options.run) {

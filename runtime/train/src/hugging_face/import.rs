@@ -4,7 +4,7 @@ use super::choose::map_of;
 use super::config::{HfConfig, ModelSizes};
 use super::map::HfMap;
 use super::new_folder::NewFolder;
-use super::tied::tie;
+use super::tied_tensors::tie;
 use super::tokens::tokenizer_of;
 use crate::failure::Failure;
 use crate::init::{Initializer, TakenBy, Target, targets};

@@ -93,8 +93,8 @@ pub(super) struct KeyChoice {
     with: Vec<String>,
 }
 
-/// Keys of any configuration that change nothing of what a model computes: how text is generated, what outputs are called, and who
-/// wrote the file.
+/// Keys of any configuration that change nothing of what a model computes: how text is generated, what outputs are called, and
+/// who wrote the file.
 const HARMLESS: &str = "transformers_version architectures dtype torch_dtype use_cache initializer_range initializer_factor _name_or_path \
     name_or_path _commit_hash _attn_implementation attn_implementation _attn_implementation_autoset auto_map tokenizer_class prefix \
     task_specific_params finetuning_task problem_type id2label label2id num_labels output_attentions output_hidden_states output_scores \

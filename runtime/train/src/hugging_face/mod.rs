@@ -1,5 +1,5 @@
-//! Checkpoints of Hugging Face, in and out. What a model of theirs has to do with one of ours is a map, a file in `models/hf`: which
-//! key of `config.json` is which dim or const, and which tensor is which parameter. Both ways go by the same map.
+//! Checkpoints of Hugging Face, in and out. What a model of theirs has to do with one of ours is a map, a file in `models/hf`:
+//! which key of `config.json` is which dim or const, and which tensor is which parameter. Both ways go by the same map.
 
 mod choose;
 mod config;
@@ -9,7 +9,7 @@ mod import;
 mod map;
 mod new_folder;
 mod product;
-mod tied;
+mod tied_tensors;
 mod tokens;
 
 pub use export::{HfExport, HfExported, export_hf};

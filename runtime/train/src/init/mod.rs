@@ -114,8 +114,8 @@ impl Initializer {
         self.taken.values().flatten().flat_map(|t| &t.names).map(String::as_str).collect()
     }
 
-    /// The first value of a parameter or state, of `dtype` and `shape`; none where it is drawn. Of one that is drawn in part, the rest is
-    /// that of `drawn`.
+    /// The first value of a parameter or state, of `dtype` and `shape`; none where it is drawn. Of one that is drawn in part, the
+    /// rest is that of `drawn`.
     ///
     /// # Errors
     ///

@@ -3,8 +3,8 @@
 use super::region::RegionOf;
 use super::view::{DimOrder, DimPart, Reshape, View};
 
-/// `NEW = OLD`: what is called `OLD` in the file is `NEW` here, or a part of it: `NEW[0..11]`, `layers[0..2].*`. A `*` on both sides is the same text, with dots and all; a `#` in the
-/// file's name is the number of a layer, whose tensors are one here.
+/// `NEW = OLD`: what is called `OLD` in the file is `NEW` here, or a part of it: `NEW[0..11]`, `layers[0..2].*`. A `*` on both
+/// sides is the same text, with dots and all; a `#` in the file's name is the number of a layer, whose tensors are one here.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct NameRule {
     /// As it was written.

@@ -164,8 +164,8 @@ impl View {
         RawTensor { shape: wanted.to_vec(), ..tensor }
     }
 
-    /// The shape in the file of what becomes a tensor of `shape` here, and where it lies in the file's tensor; none where only the
-    /// file would say.
+    /// The shape in the file of what becomes a tensor of `shape` here, and where it lies in the file's tensor; none where only
+    /// the file would say.
     pub(crate) fn source(&self, shape: &[usize]) -> Option<SourcePart> {
         let turned = self.unshaped(shape)?;
         let order = self.order(turned.len());

@@ -100,7 +100,8 @@ impl Files {
     }
 }
 
-/// A path by which a file is told from others. One that is not there, as its text may be the copy of a run, is told by its path alone.
+/// A path by which a file is told from others. One that is not there, as its text may be the copy of a run, is told by its path
+/// alone.
 fn canonical(path: &Path) -> PathBuf {
     std::fs::canonicalize(path).unwrap_or_else(|_| {
         let mut plain = PathBuf::new();

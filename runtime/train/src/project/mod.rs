@@ -1,7 +1,7 @@
 //! A model and a layout, read and checked: what every command starts from.
 
 pub(super) mod files;
-pub mod standard;
+pub mod standard_library;
 pub(super) mod warnings;
 
 use crate::project::files::Files;
@@ -146,8 +146,8 @@ impl Project {
         self.example_dim().map_or(1, |d| self.program.graph.dims.size(d.0)).max(1)
     }
 
-    /// Tokens of an example: positions of the first input with sequences of indices that are called tokens, or that are into a vocabulary.
-    /// Others, as classes of pixels or numbers of items, are none.
+    /// Tokens of an example: positions of the first input with sequences of indices that are called tokens, or that are into a
+    /// vocabulary. Others, as classes of pixels or numbers of items, are none.
     pub fn tokens(&self) -> Option<usize> {
         let (inputs, dims) = (&self.program.inputs, &self.program.graph.dims);
         let are_tokens = |i: &&InputDecl| {
@@ -442,7 +442,7 @@ fn text_of(options: &ProjectOptions, path: &str) -> Result<String, Box<Diagnosti
     // A run goes on with the library that it began with: the texts of a run come first.
     match (options.texts.get(path), path.strip_prefix(STANDARD)) {
         (Some(text), _) => Ok(text.clone()),
-        (None, Some(name)) => standard::text(name).map(String::from),
+        (None, Some(name)) => standard_library::text(name).map(String::from),
         (None, None) => read_text(path),
     }
 }

@@ -4,8 +4,8 @@ use crate::project::Project;
 use crate::training::TrainOptions;
 use meshwright_files::text::listed;
 
-/// Frozen parameters that nothing has set, metrics that nothing measures, and choices by the test set; `measured` is the set that the run
-/// is evaluated on while it goes on, `set` are the parameters that got their values from elsewhere.
+/// Frozen parameters that nothing has set, metrics that nothing measures, and choices by the test set; `measured` is the set that
+/// the run is evaluated on while it goes on, `set` are the parameters that got their values from elsewhere.
 pub(crate) fn warnings(
     project: &Project,
     options: &TrainOptions,

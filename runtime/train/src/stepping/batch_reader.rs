@@ -4,7 +4,7 @@ use crate::devices::dataset;
 use crate::devices::host_tensor::host_of;
 use crate::failure::Failure;
 use crate::project::Project;
-use crate::stepping::given::{InputForm, input_forms};
+use crate::stepping::batch_blocks::{InputForm, input_forms};
 use crate::training::TrainOptions;
 use crate::training::evaluator::data_failed;
 use meshwright_data::{BatchSampler, Dataset, EpochSeed};
@@ -21,8 +21,8 @@ pub struct BatchReader {
 }
 
 impl BatchReader {
-    /// Opens a split of the data that `options` name. The batches of `train` are those of a run with the seed of `options`, those of other
-    /// splits are in the order of the file, of which the last may be smaller.
+    /// Opens a split of the data that `options` name. The batches of `train` are those of a run with the seed of `options`, those
+    /// of other splits are in the order of the file, of which the last may be smaller.
     ///
     /// # Errors
     /// Those of the data, and where there is no such split, or not one whole batch to train on.

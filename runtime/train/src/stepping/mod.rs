@@ -1,8 +1,8 @@
-//! A project on its devices, a step at a time: batches come from a program that runs the steps itself. A step computes the bits that
-//! `train` computes of the same batch.
+//! A project on its devices, a step at a time: batches come from a program that runs the steps itself. A step computes the bits
+//! that `train` computes of the same batch.
 
+pub(crate) mod batch_blocks;
 pub(crate) mod batch_reader;
-pub(crate) mod given;
 mod saving;
 
 use crate::arrays::PredictedOutput;
@@ -12,7 +12,7 @@ use crate::inference::read_checkpoint;
 use crate::init::{Initializer, initialize};
 use crate::prediction::{PredictOptions, described, in_order, prediction, total, wanted};
 use crate::project::Project;
-use crate::stepping::given::{BatchNeeds, GivenBlocks, InputForm, input_forms};
+use crate::stepping::batch_blocks::{BatchNeeds, GivenBlocks, InputForm, input_forms};
 use crate::training::TrainOptions;
 use crate::training::session::training_plan;
 use crate::training::step_metrics::StepOf;

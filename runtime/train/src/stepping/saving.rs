@@ -16,11 +16,12 @@ use meshwright_runs::run_dir::RunDir;
 use std::path::Path;
 
 impl StepSession {
-    /// Writes a checkpoint and the metrics of all steps into the folder of a run, which is made, or is that which this session has saved
-    /// to last.
+    /// Writes a checkpoint and the metrics of all steps into the folder of a run, which is made, or is that which this session
+    /// has saved to last.
     ///
     /// # Errors
-    /// E0510 and E0511 where the folder cannot be used, E0514 where a parameter is not finite or the checkpoint cannot be written.
+    /// E0510 and E0511 where the folder cannot be used, E0514 where a parameter is not finite or the checkpoint cannot be
+    /// written.
     pub fn save(&mut self, path: &Path) -> Result<(), Failure> {
         let processes = self.cluster.processes().clone();
         let tensors = snapshot(&self.cluster)?;

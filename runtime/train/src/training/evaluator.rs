@@ -1,5 +1,6 @@
-//! Losses and metrics over a whole data set: full batches on one program, the remainder on another, accumulated so that
-//! the result does not depend on the batch size; what is drawn at random for an example depends on its number. A batch is that of training, or a part of it where training takes it in parts.
+//! Losses and metrics over a whole data set: full batches on one program, the remainder on another, accumulated so that the
+//! result does not depend on the batch size; what is drawn at random for an example depends on its number. A batch is that of
+//! training, or a part of it where training takes it in parts.
 
 use crate::devices::consensus::synchronized_stop;
 use crate::devices::{LoadedProgram, batch, compiled, load, prefetch, provide, remainder};

@@ -1,5 +1,5 @@
-//! What stands between a function and the loss so that some of its values do not count: a `where`, or a product with a mask. Neither
-//! keeps what is infinite out of the gradient, in which it is multiplied by 0.
+//! What stands between a function and the loss so that some of its values do not count: a `where`, or a product with a mask.
+//! Neither keeps what is infinite out of the gradient, in which it is multiplied by 0.
 
 use meshwright_diag::{Sources, Span};
 use meshwright_ops::{Computes, Graph, Id, Kind};

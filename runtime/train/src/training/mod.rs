@@ -96,7 +96,8 @@ impl TrainOptions {
         })
     }
 
-    /// The tokenizer of the run that goes on, or of the one whose weights it begins with: it makes tokens of a corpus that is found.
+    /// The tokenizer of the run that goes on, or of the one whose weights it begins with: it makes tokens of a corpus that is
+    /// found.
     pub(crate) fn own_tokenizer(&self) -> Checked<Option<PathBuf>> {
         if self.data.is_some() {
             return Ok(None);

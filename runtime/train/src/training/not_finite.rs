@@ -356,8 +356,8 @@ impl Trail<'_> {
         self.seen.get(buf.0 as usize).copied().unwrap_or_default()
     }
 
-    /// The first of all values that are not finite and that such a loss is made of, or such a norm; where that is finite, that the next
-    /// parameters are made of. Infinite constants, such as those of masks, are nobody's fault.
+    /// The first of all values that are not finite and that such a loss is made of, or such a norm; where that is finite, that
+    /// the next parameters are made of. Infinite constants, such as those of masks, are nobody's fault.
     fn culprit(&self, step: u64, what: &What) -> Option<Culprit> {
         let plan = self.plan;
         let bad = |buf: &BufId| self.of(*buf) != Finiteness::Finite;

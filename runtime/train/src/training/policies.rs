@@ -32,8 +32,8 @@ pub fn policies_of(
     Ok((saves, EvaluationPolicy { every: eval_every, patience, monitor, validation }))
 }
 
-/// What is the best, as the command line names it: `NAME`, `min:NAME` or `max:NAME`. Without a word before it less is better of a loss, and
-/// of a metric what the model says.
+/// What is the best, as the command line names it: `NAME`, `min:NAME` or `max:NAME`. Without a word before it less is better of a
+/// loss, and of a metric what the model says.
 ///
 /// # Errors
 ///

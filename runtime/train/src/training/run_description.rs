@@ -11,7 +11,8 @@ use meshwright_runs::logs::RunFacts;
 use meshwright_runs::settings::{COMMAND_LINE, RunSettings};
 use std::path::{Path, PathBuf};
 
-/// The outputs of a step that are no value of the model: fields of [`StepMetrics`](meshwright_runs::metrics::StepMetrics) say them.
+/// The outputs of a step that are no value of the model: fields of [`StepMetrics`](meshwright_runs::metrics::StepMetrics) say
+/// them.
 pub(crate) const MEASURED: [&str; 3] = [GRADIENT_NORM, LOSS_SCALE, STEP_SKIPPED];
 
 /// The settings of a run that is asked for. `seed` is what it starts from where none is given; without data it is one that does

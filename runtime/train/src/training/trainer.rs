@@ -227,8 +227,8 @@ fn started(
     }
 }
 
-/// Sets parameters and moments to those of the checkpoint that a run goes on from, or those first values that come from elsewhere;
-/// gives these.
+/// Sets parameters and moments to those of the checkpoint that a run goes on from, or those first values that come from
+/// elsewhere; gives these.
 fn set_values(
     cluster: &Cluster,
     session: Option<&mut Session>,

@@ -42,8 +42,9 @@ impl Utilization {
         Ok(Utilization { model_flops, peak, again })
     }
 
-    /// Looks whether a step of so many seconds computed more than the peak allows. Then the peak was measured while the machine was
-    /// busy, and is measured again; where that does not help, or it was given, it is not known. Gives what the user should know.
+    /// Checks whether a step of this time in seconds computed more than the peak allows. Then the peak was measured while the
+    /// machine was busy, and is measured again; where that does not help, or it was given, it is not known. Gives what the user
+    /// should know.
     ///
     /// # Errors
     /// Those of measuring.
@@ -66,7 +67,7 @@ impl Utilization {
         )))
     }
 
-    /// The share of the peak at so many steps a second; none where it is not known, as that of a step that exceeds it.
+    /// The share of the peak at a number of steps a second; none where it is not known, as that of a step that exceeds it.
     pub(crate) fn share(&self, steps_per_second: f64) -> Option<f64> {
         let share = self.model_flops as f64 * steps_per_second / self.peak?;
         (share <= 1.0).then_some(share)
@@ -86,7 +87,7 @@ mod tests {
         // Twice as fast as the peak: it was 80 all the time.
         assert_eq!((u.share(1.0), u.review(1.0, || Ok::<_, ()>(80.0))), (None, Ok(None)));
         assert_eq!((u.peak, u.share(0.5)), (Some(80.0), Some(0.625)));
-        // The second time it is no larger, and the third time nothing is measured.
+        // The second time it is not larger, and the third time nothing is measured.
         assert_eq!((u.review(1.0, || Ok::<_, ()>(60.0)), u.peak), (Ok(None), Some(80.0)));
         let told = u.review(1.0, never).unwrap().unwrap();
         assert!(told.contains("MFU is not known"), "{told}");

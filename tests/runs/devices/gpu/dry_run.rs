@@ -1,6 +1,6 @@
-//! The CUDA engine itself on a machine without a GPU: the stand-in for the driver runs its kernels as nothing, or interprets their PTX.
-//! Where they are nothing the calls are those of a GPU, with CubeCL's own checks of them, and the numbers mean nothing. Where they are
-//! interpreted the numbers are to be those of the native backend.
+//! The CUDA engine itself on a machine without a GPU: the stand-in for the driver runs its kernels as nothing, or interprets
+//! their PTX. Where they are nothing the calls are those of a GPU, with CubeCL's own checks of them, and the numbers mean
+//! nothing. Where they are interpreted the numbers are to be those of the native backend.
 
 use crate::devices::nccl::built;
 use crate::support::{SMALL, Said, command, folder, said};
@@ -95,7 +95,8 @@ fn a_step_is_one_launch_compiled_for_the_host() {
             };
             assert!(["ElementWise", "cuBLASLt"].map(launches).iter().all(|n| *n >= 5), "{model}: {bench}");
             assert!(["FoldElements", "AlongRows"].map(launches).iter().all(|n| *n >= 1), "{model}: {bench}");
-            // Cross-entropy is one kernel with its gradient, and what is summed over rows is part of others; each of those sums is one more.
+            // Cross-entropy is one kernel with its gradient, and what is summed over rows is part of others; each of those sums
+            // is one more.
             if model == BERT {
                 assert!(launches("AlongRows") <= 11 && launches("FoldElements") <= 15, "{model}: {bench}");
             }
@@ -149,7 +150,8 @@ fn kernels_are_counted_by_line_and_by_launch_compiled_for_the_host() {
     assert!(numbered.len() > 10 && numbered.iter().all(|k| k.1.is_multiple_of(2)), "{both:?}");
 }
 
-/// What the allocator has in use is what the Plan says, less what the device never makes; beside it there is the workspace of products.
+/// What the allocator has in use is what the Plan says, less what the device never makes; beside it there is the workspace of
+/// products.
 #[test]
 fn memory_in_use_is_what_the_plan_says_compiled_for_the_host() {
     const WORKSPACE: f64 = (32 << 20) as f64;
@@ -271,8 +273,8 @@ fn inputs_have_a_stream_of_their_own_compiled_for_the_host() {
         // The images of a batch are bytes.
         let images: Vec<_> = logged.iter().filter(|l| l.0 == "upload" && l.2 == 12 * 5 * 4).collect();
         let beside = images.iter().filter(|l| !kernels.contains(&&l.1)).count();
-        // Before a program is recorded, those of one step get the memory that is written from then on: on the stream of the kernels, by
-        // rows.
+        // Before a program is recorded, those of one step get the memory that is written from then on: on the stream of the
+        // kernels, by rows.
         let steps = if graphs.is_empty() { 11 } else { 12 };
         assert!(images.len() == steps && beside == steps, "{graphs}: {beside} of {}", images.len());
         assert_eq!(logged.iter().any(|l| l.0 == "graph"), graphs.is_empty());
@@ -333,8 +335,8 @@ pub(crate) fn losses(mut command: Command) -> Vec<f64> {
     steps
 }
 
-/// Trains on kernels that compute, with steps recorded and not, and where these are watched for races: the losses are those of the
-/// native backend, and recording changes no bit.
+/// Trains on kernels that compute, with steps recorded and not, and where these are watched for races: the losses are those of
+/// the native backend, and recording changes no bit.
 pub(crate) fn computes_as_the_native_backend(args: &[&str], within: f64) {
     let libraries = libraries();
     // Peaks are given, as measuring them is long on an interpreter.
@@ -363,7 +365,8 @@ fn an_mlp_trains_on_kernels_compiled_for_the_host() {
     computes_as_the_native_backend(&args, 2e-6);
 }
 
-/// A recording that fails leaves parts of the arena unwritten and nothing run: the step runs in other memory, and is recorded later, or never.
+/// A recording that fails leaves parts of the arena unwritten and nothing run: the step runs in other memory, and is recorded
+/// later, or never.
 #[test]
 fn a_failed_recording_changes_no_step_compiled_for_the_host() {
     let (folder, libraries) = (folder(SMALL), libraries());
@@ -395,16 +398,16 @@ fn a_failed_recording_changes_no_step_compiled_for_the_host() {
     assert!(never == losses && none == 0 && noted, "{never:?} {none}");
 }
 
-/// Products add biases, apply a `relu`, give its gradient and sum a factor: fewer kernels. Where the library has none for that, the losses are
-/// the same but for the order of sums.
+/// Products add biases, apply a `relu`, give its gradient and sum a factor: fewer kernels. Where the library has none for that,
+/// the losses are the same but for the order of sums.
 #[test]
 fn products_do_more_in_one_kernel_compiled_for_the_host() {
     let folder = folder(SMALL);
     let data = folder.path().join("data").display().to_string();
     let dims = "--dim batch=12 --dim rows=5 --dim cols=4 --dim hidden1=8 --dim hidden2=8";
     let train = ["--data", &data, "--steps", "8", "--no-save", "--peak-flops", "1e12"];
-    // Of two layers the biases with `relu`, and two gradients of `relu`; the gradients of their biases. The bias of the logits is added where
-    // cross-entropy reads them, and its gradient summed where that of cross-entropy is made.
+    // Of two layers the biases with `relu`, and two gradients of `relu`; the gradients of their biases. The bias of the logits is
+    // added where cross-entropy reads them, and its gradient summed where that of cross-entropy is made.
     products_do_more("mnist_mlp", dims, &train, [4, 2]);
 }
 
@@ -414,7 +417,8 @@ fn a_gelu_and_its_gradient_are_in_products_compiled_for_the_host() {
     let dims = "--preset tiny --dim batch=2 --dim seq=16 --dim layers=2";
     let train =
         ["--data", "king_james_next", "--steps", "4", "--no-save", "--no-eval", "--peak-flops", "1e12"];
-    // Of each layer four biases, `gelu` and its gradient; the gradients of four biases. Those of two are summed where a norm's gradient is made.
+    // Of each layer four biases, `gelu` and its gradient; the gradients of four biases. Those of two are summed where a norm's
+    // gradient is made.
     products_do_more("gpt", dims, &train, [12, 8]);
 }
 
@@ -528,8 +532,9 @@ fn images_train_on_kernels_compiled_for_the_host() {
     }
 }
 
-/// Two processes with a GPU each, whose collectives are recorded with the step, between evaluations whose collectives are not: the losses
-/// are those of threads, and recording changes no bit. A run is rehearsed again while the address of a state differs from the run before.
+/// Two processes with a GPU each, whose collectives are recorded with the step, between evaluations whose collectives are not:
+/// the losses are those of threads, and recording changes no bit. A run is rehearsed again while the address of a state differs
+/// from the run before.
 #[cfg(feature = "mpi")]
 pub(crate) fn two_record(args: &[&str], within: f64, rehearsals: &[usize]) {
     let (libraries, _alone) = (libraries(), crate::devices::mpirun::alone());

@@ -1,5 +1,5 @@
-//! GPUs that fail while a run is under way, through the CUDA engine itself on the stand-in for the driver: memory that is not there,
-//! errors of kernels, and kernels that never end.
+//! GPUs that fail while a run is under way, through the CUDA engine itself on the stand-in for the driver: memory that is not
+//! there, errors of kernels, and kernels that never end.
 
 use crate::devices::gpu::dry_run::{darken, libraries, on_stand_in};
 use crate::devices::nccl::built;

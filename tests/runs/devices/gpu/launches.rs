@@ -1,5 +1,5 @@
-//! Trainings by the device plan of a GPU, each launch by a plain kernel, beside those of the CPU's kernels: what fusions, epilogues, kept bits and
-//! values that stay where they are decide, is run in ordinary tests, without a GPU.
+//! Trainings by the device plan of a GPU, each launch by a plain kernel, beside those of the CPU's kernels: what fusions,
+//! epilogues, kept bits and values that stay where they are decide, is run in ordinary tests, without a GPU.
 
 use crate::support::{SMALL, SMALL_DIMS, apart, folder, options, trained_on};
 use crate::training::text::tokenized;
@@ -49,7 +49,8 @@ pub(crate) fn are_those_of_the_cpu(
     }
 }
 
-/// Biases and `relu` in products, with the bits of which elements it let through, and gradients of biases beside those of weights.
+/// Biases and `relu` in products, with the bits of which elements it let through, and gradients of biases beside those of
+/// weights.
 #[test]
 fn mnist_as_a_gpu_launches_it() {
     let dir = folder(SMALL);
@@ -63,7 +64,8 @@ fn mnist_as_a_gpu_launches_it() {
 
 pub(crate) const NEXT: [&str; 4] = ["--train", "bpe", "--vocab", "320"];
 
-/// Norms, cross-entropy, attention with dropout and `gelu`, of layers in loops, whole, computed again, split and in parts of a batch.
+/// Norms, cross-entropy, attention with dropout and `gelu`, of layers in loops, whole, computed again, split and in parts of a
+/// batch.
 #[test]
 fn gpt_as_a_gpu_launches_it() {
     let dir = tempfile::tempdir().unwrap();

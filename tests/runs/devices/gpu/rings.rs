@@ -1,5 +1,5 @@
-//! Long sequences on GPUs: keys around a ring, in either order of positions, and heads in place of positions, by the plans of GPUs and through
-//! the CUDA engine on the stand-in for the driver and for NCCL, which interprets the kernels.
+//! Long sequences on GPUs: keys around a ring, in either order of positions, and heads in place of positions, by the plans of
+//! GPUs and through the CUDA engine on the stand-in for the driver and for NCCL, which interprets the kernels.
 
 use crate::devices::gpu::launches::{NEXT, TEXT, are_those_of_the_cpu};
 use crate::training::text::tokenized;

@@ -1,5 +1,5 @@
-//! Pipelines on GPUs, through the CUDA engine itself on the stand-in for the driver and for NCCL, which interprets the kernels: messages over links
-//! with streams of their own, received ahead, launched one by one and recorded.
+//! Pipelines on GPUs, through the CUDA engine itself on the stand-in for the driver and for NCCL, which interprets the kernels:
+//! messages over links with streams of their own, received ahead, launched one by one and recorded.
 
 #[cfg(feature = "mpi")]
 use crate::devices::gpu::dry_run::two_record;

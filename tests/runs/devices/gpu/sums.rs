@@ -3,8 +3,9 @@
 use super::dry_run::{computes_as_the_native_backend, libraries, losses, on_stand_in};
 use crate::support::{SMALL, command, folder};
 
-/// Gradients of microbatches are products that are added to the sums so far: at positions of stacks, beside sums of a factor, and where rows of the
-/// first sum, which are zeros, have no gaps, and those of later ones have. A library that sums no factor beside leaves it to kernels of ours.
+/// Gradients of microbatches are products that are added to the sums so far: at positions of stacks, beside sums of a factor, and
+/// where rows of the first sum, which are zeros, have no gaps, and those of later ones have. A library that sums no factor beside
+/// leaves it to kernels of ours.
 #[test]
 fn microbatches_are_summed_in_place_compiled_for_the_host() {
     let folder = folder(SMALL);

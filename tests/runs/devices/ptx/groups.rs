@@ -3,7 +3,8 @@
 use super::matrices::{matrix, packed, product};
 use super::{Launch, block, launched};
 
-/// A product of 64 x 16 and 16 x 8 halves, copied to shared memory in rows of 32 bytes whose two vectors change places each four rows.
+/// A product of 64 x 16 and 16 x 8 halves, copied to shared memory in rows of 32 bytes whose two vectors change places each four
+/// rows.
 const BODY: &str = "
     shr.u32 %r2, %r1, 1;
     and.b32 %r3, %r1, 1;

@@ -1,5 +1,5 @@
-//! The interpreter of PTX that stands in for GPUs, on kernels written by hand: what it computes is what PTX says, and what a kernel
-//! must not do it tells.
+//! The interpreter of PTX that stands in for GPUs, on kernels written by hand: what it computes is what PTX says, and what a
+//! kernel must not do it tells.
 
 #[path = "../../../fake-nccl/src/ptx/mod.rs"]
 mod interpreter;
@@ -26,8 +26,8 @@ fn block(threads: u32) -> Launch {
     Launch { grid: [1; 3], block: [threads, 1, 1], shared: 0, watches: false, limit: 100_000 }
 }
 
-/// A kernel with some registers of each kind, 4 KiB of shared memory `s`, and functions and variables before it. Parameters are in
-/// `%rd1` and `%rd2`, the thread is in `%r1`, and the addresses of its words of both in `%rd4` and `%rd5`.
+/// A kernel with some registers of each kind, 4 KiB of shared memory `s`, and functions and variables before it. Parameters are
+/// in `%rd1` and `%rd2`, the thread is in `%r1`, and the addresses of its words of both in `%rd4` and `%rd5`.
 fn text(before: &str, body: &str) -> String {
     format!(
         "//\n.version 9.0\n.target sm_90a\n.address_size 64\n{before}

@@ -3,7 +3,7 @@ PyTorch.
 
     pip install torch transformers safetensors && python make.py
 
-For each model that ships, at the sizes of `SIZES` in `published.rs`: `NAME/input/X`, `NAME/param/PATH`, `NAME/loss`, `NAME/grad/PATH`, all
+For each model that ships, at the sizes of `SIZES` in `published_models.rs`: `NAME/input/X`, `NAME/param/PATH`, `NAME/loss`, `NAME/grad/PATH`, all
 but tokens and truth values in f64, in which both sides compute. Weights are random, and those of layers are one tensor with the layers in
 front, as ours are.
 """

@@ -1,7 +1,7 @@
 //! Attentions whose keys are gathered: which of them a ring serves, and what is in the way of the others.
 
 use super::collectives::{Gathered, Uses};
-use super::refused::{Gathers, Unfit};
+use super::ring_errors::{Gathers, Unfit};
 use super::turns::{Gradient, Ring, Shard};
 use super::verify::adds_two;
 use meshwright_plan::{AttentionOperands, AttentionPart, Axis, BufId, Collective, Dim, Operand, Prim};
@@ -146,8 +146,8 @@ impl RingSearch<'_> {
         Ok(all)
     }
 
-    /// The gradients of keys that are values too, and their sum: nothing but a step that adds them reads either. Dims have the names of the
-    /// attention.
+    /// The gradients of keys that are values too, and their sum: nothing but a step that adds them reads either. Dims have the
+    /// names of the attention.
     fn joint(&self, at: usize, parts: &[AttentionPart], i: usize) -> Option<(NamedResults, Operand)> {
         let step = self.uses.step(at);
         let place = self.uses.only_reader(step.writes[i].buf)?;

@@ -1,4 +1,5 @@
-//! Chains of collectives before and after an attention: what gathers its keys, an axis at a time, and what scatters their gradients.
+//! Chains of collectives before and after an attention: what gathers its keys, an axis at a time, and what scatters their
+//! gradients.
 
 use super::super::stretches::stretches;
 use meshwright_plan::{Axis, BufId, Collective, Dim, Extent, Operand, Plan, Prim, Provenance, Step};
@@ -78,8 +79,8 @@ impl Uses<'_> {
         &self.plan.buffer(buf).extents[along]
     }
 
-    /// What gathers make an operand along one of its dims; none where it is not gathered. Gathers of what is stored in more parts than `queries` are
-    /// not of a ring over the others.
+    /// What gathers make an operand along one of its dims; none where it is not gathered. Gathers of what is stored in more parts
+    /// than `queries` are not of a ring over the others.
     pub(super) fn gathered(&self, whole: &Operand, along: usize, queries: BufId) -> Option<Gathered> {
         let mut found: Option<Gathered> = None;
         let mut buf = whole.buf;
@@ -108,8 +109,8 @@ impl Uses<'_> {
         found
     }
 
-    /// What becomes of a gradient that is summed over these axes, if nothing else reads it: its shard over them along one of its dims, by
-    /// reduce-scatters, or by all-reduces of which each device takes its part.
+    /// What becomes of a gradient that is summed over these axes, if nothing else reads it: its shard over them along one of its
+    /// dims, by reduce-scatters, or by all-reduces of which each device takes its part.
     pub(super) fn scattered(&self, at: usize, of: BufId, along: usize, axes: &[Axis]) -> Option<Scattered> {
         let (mut buf, mut passed, mut last) = (of, Vec::new(), None);
         loop {

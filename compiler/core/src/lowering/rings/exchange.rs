@@ -1,5 +1,6 @@
-//! Gathers of keys come last. What is stored in more parts than a ring has, such as heads of learned keys, is gathered along its other dims
-//! too; after a gather of all keys that would need all of them. The same gathers in the other order give shards for the ring.
+//! Gathers of keys come last. What is stored in more parts than a ring has, such as heads of learned keys, is gathered along its
+//! other dims too; after a gather of all keys that would need all of them. The same gathers in the other order give shards for
+//! the ring.
 
 use super::collectives::leave_out;
 use meshwright_plan::{BufId, Collective, Dim, Operand, Plan, Prim, Provenance, Step};

@@ -1,17 +1,19 @@
-//! Attention whose keys are gathered takes the shards one after the other while they go around the devices: no device holds all of them.
+//! Attention whose keys are gathered takes the shards one after the other while they go around the devices: no device holds all
+//! of them.
 //!
-//! Forward, a device begins with its own shard and then takes that of the device after it, and so on; each step goes on with the maximum,
-//! the sum and the values of the one before. A shard is on its way while attention computes on the one before it. Backward, a device begins with the
-//! shard of the device after it and ends with its own: what flows back to keys and values travels with them, and each device adds its part.
-//! So the bytes are those of the gathers and of the reduce-scatters that they replace.
+//! Forward, a device begins with its own shard and then takes that of the device after it, and so on; each step goes on with the
+//! maximum, the sum and the values of the one before. A shard is on its way while attention computes on the one before it.
+//! Backward, a device begins with the shard of the device after it and ends with its own: what flows back to keys and values
+//! travels with them, and each device adds its part. So the bytes are those of the gathers and of the reduce-scatters that they
+//! replace.
 //!
-//! Devices are those of all axes that split the keys, in the order of shards. What is beside queries and keys, such as a mask, is cut where it
-//! is. An attention that cannot be a ring is an error, unless the layout lets its keys be gathered too.
+//! Devices are those of all axes that split the keys, in the order of shards. What is beside queries and keys, such as a mask, is
+//! cut where it is. An attention that cannot be a ring is an error, unless the layout lets its keys be gathered too.
 
 mod candidates;
 mod collectives;
 mod exchange;
-mod refused;
+mod ring_errors;
 mod turns;
 pub(super) mod verify;
 
@@ -22,11 +24,11 @@ use collectives::{Uses, leave_out};
 use meshwright_diag::Diagnostic;
 use meshwright_plan::{BufId, Plan, Prim, Step};
 use meshwright_sorted::{SortedMap, SortedSet};
-use refused::Unfit;
+use ring_errors::Unfit;
 use turns::Ring;
 
-/// Puts rings in the place of gathers along the dims that a layout names, where attention alone reads what they give. With the errors of
-/// attentions that no ring serves.
+/// Puts rings in the place of gathers along the dims that a layout names, where attention alone reads what they give. With the
+/// errors of attentions that no ring serves.
 pub fn rings(plan: Plan, spmd: &Spmd, layout: &Layout) -> (Plan, Vec<Diagnostic>) {
     let mut plan = exchange::keys_last(plan, |d| layout.rings.contains_key(&d));
     let uses = Uses::of(&plan, &layout.gathers);
@@ -65,6 +67,6 @@ pub fn rings(plan: Plan, spmd: &Spmd, layout: &Layout) -> (Plan, Vec<Diagnostic>
         }
     }
     plan.steps = out;
-    let errors = refused::errors(&unfit, &plan, spmd, layout);
+    let errors = ring_errors::errors(&unfit, &plan, spmd, layout);
     (plan, errors)
 }

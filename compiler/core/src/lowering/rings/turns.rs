@@ -1,23 +1,23 @@
 //! The steps of one attention whose keys go around devices.
 
 use super::collectives::Scattered;
-use super::refused::Gathers;
+use super::ring_errors::Gathers;
 use meshwright_plan::expr::{BinaryFn, Scalar};
 use meshwright_plan::{
     AttentionPart, Axis, BufId, Buffer, Collective, Dim, Expr, Operand, Plan, Prim, Provenance, Step,
 };
 use meshwright_sorted::SortedMap;
 
-/// What goes around: the positions among the operands, each with its names of the dims, the device's own shard, and the cause of the gather
-/// that it replaces.
+/// What goes around: the positions among the operands, each with its names of the dims, the device's own shard, and the cause of
+/// the gather that it replaces.
 pub(super) struct Shard {
     pub(super) positions: Vec<(usize, Vec<Dim>)>,
     pub(super) own: Operand,
     pub(super) origin: Provenance,
 }
 
-/// The gradient of what goes around: one result, or both of keys that are values too, by position with their dims; their sum, and what scatters
-/// it.
+/// The gradient of what goes around: one result, or both of keys that are values too, by position with their dims; their sum, and
+/// what scatters it.
 pub(super) struct Gradient {
     pub(super) of: Vec<(usize, Vec<Dim>)>,
     pub(super) sum: Operand,
@@ -91,8 +91,8 @@ struct Turns<'a> {
     plan: &'a mut Plan,
     step: &'a Step,
     out: Vec<Step>,
-    /// Of each gradient, by the position of its first result, the sum of the terms so far: of queries on this device, of keys and values
-    /// where the shard is next.
+    /// Of each gradient, by the position of its first result, the sum of the terms so far: of queries on this device, of keys and
+    /// values where the shard is next.
     sums: SortedMap<usize, Operand>,
 }
 
@@ -105,7 +105,7 @@ impl Turns<'_> {
         BufId(self.plan.buffers.len() as u32 - 1)
     }
 
-    /// A buffer like another one, of the shard of the device that is so many places after this one.
+    /// A buffer like another one, of the shard of the device that is `by` places after this one.
     fn shard(&mut self, like: &Operand, by: u16) -> Operand {
         let Ring { axes, key, .. } = self.ring;
         let along = like.dims.iter().position(|d| d == key);
@@ -146,7 +146,7 @@ impl Turns<'_> {
         held.iter().zip(&ring.shards).map(|(o, shard)| self.rotate(o, by, &shard.origin)).collect()
     }
 
-    /// The operands of a turn: what is beside queries, keys and values is cut.
+    /// The operands of a turn: those besides queries, keys and values are cut.
     fn operands(&mut self, shards: &[Operand], by: u16) -> Vec<Operand> {
         let mut reads = self.step.reads.clone();
         for (i, read) in reads.iter_mut().enumerate() {
@@ -221,7 +221,7 @@ impl Turns<'_> {
         }
     }
 
-    /// What a device stores of a term, if that is less than all of the dims beside keys.
+    /// The part of a term that a device stores, if that is less than all of the dims besides keys.
     fn part(&mut self, term: Operand, stored: &Operand, by: u16) -> Operand {
         let extents = |o: &Operand| self.plan.buffer(o.buf).extents.clone();
         let along = term.dims.iter().position(|d| *d == self.ring.key);

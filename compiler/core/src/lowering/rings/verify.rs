@@ -1,13 +1,13 @@
-//! Where keys go around the devices, every shard counts once: what a turn gives is a sum with the terms of some shards, and nothing but a turn
-//! or a sum goes on with it until it has the terms of all.
+//! Where keys go around the devices, every shard counts once: what a turn gives is a sum with the terms of some shards, and
+//! nothing but a turn or a sum goes on with it until it has the terms of all.
 
 use super::super::per_buffer::PerBuffer;
 use meshwright_plan::expr::{BinaryFn, Reg, Scalar};
 use meshwright_plan::{AttentionPart, Axis, BufId, Collective, Dim, Expr, Extent, Operand, Plan, Prim, Step};
 use meshwright_sorted::SortedSet;
 
-/// The terms that a sum has: results of attention for shards, which are distances between the devices of queries and of keys in the order of
-/// these axes.
+/// The terms that a sum has: results of attention for shards, which are distances between the devices of queries and of keys in
+/// the order of these axes.
 #[derive(Clone, PartialEq, Eq)]
 struct Terms {
     axes: Vec<Axis>,
@@ -104,7 +104,8 @@ impl Check<'_> {
         self.terms[to.buf] = Some(terms);
     }
 
-    /// A sum of the same results for different shards, or of different results for the same ones: gradients of keys that are values too.
+    /// A sum of the same results for different shards, or of different results for the same ones: gradients of keys that are
+    /// values too.
     fn sum(&mut self, step: &Step, (expr, regs): (&Expr, &[Reg]), v: &mut Vec<String>) {
         let ([a, b], [out]) = (&step.reads[..], &step.writes[..]) else {
             return self.needs_all(&step.reads, v);

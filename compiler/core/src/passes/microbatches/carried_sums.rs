@@ -1,9 +1,9 @@
 //! Sums over layers that each example has of its own go from stage to stage with what the layers carry.
 //!
-//! Before: a sum over the layers of a value of each example, as the gradient of what all layers read has it. Each stage would have the part of its
-//! own layers, and stages do not meet within a microbatch. After: the loop carries the sum of the layers before, and ends with that of all.
-//! A sum that becomes one over examples at once, by a product with what all stages know, stays as it is: its parts are added behind all
-//! microbatches.
+//! Before: a sum over the layers of a value of each example, as the gradient of what all layers read has it. Each stage would
+//! have the part of its own layers, and stages do not meet within a microbatch. After: the loop carries the sum of the layers
+//! before, and ends with that of all. A sum that becomes one over examples at once, by a product with what all stages know, stays
+//! as it is: its parts are added behind all microbatches.
 
 use super::levels::is_input;
 use crate::passes::linear::linearized;

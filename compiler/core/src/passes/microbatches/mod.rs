@@ -8,9 +8,9 @@
 
 mod carried_sums;
 mod levels;
+mod loop_separation;
 mod parts;
 mod rebuild;
-mod separate;
 mod stages;
 mod sums;
 
@@ -94,7 +94,7 @@ fn uneven(name: &str, size: usize, n: usize, span: Span) -> Diagnostic {
 
 /// Takes a step in parts; an evaluation whose examples must meet stays whole.
 pub(crate) fn in_parts(step: &StepGraph, batch: &Batch, found: &mut Vec<Diagnostic>) -> Option<StepGraph> {
-    let mut step = separate::separated(step, batch.parts.dim);
+    let mut step = loop_separation::separated(step, batch.parts.dim);
     if let Some(stages) = &batch.stages {
         step = carried_sums::carried(&step, batch.parts.dim, stages);
     }

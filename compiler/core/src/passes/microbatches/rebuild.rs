@@ -165,7 +165,8 @@ impl Rebuild<'_> {
         }
     }
 
-    /// Whether a value is read behind the loops over the parts. One that is the same in all parts is made in front of them for that.
+    /// Whether a value is read behind the loops over the parts. One that is the same in all parts is made in front of them for
+    /// that.
     pub(super) fn leaves_parts(&self, id: Id) -> bool {
         self.old.node(id).scope.is_none() && self.parts[id] == BatchPart::Sum
     }

@@ -1,10 +1,11 @@
 //! The loops over the parts of a batch in a step whose layers are stages of a pipeline. An evaluation has one, of forward passes.
 //!
-//! Before: one loop over the parts, in which a loop over the layers goes forward and another one backward. After: two loops over the parts, of the
-//! forward and of the backward passes. Read in order they are a step on one device (GPipe, Huang et al. 2019); a schedule takes their iterations in
-//! another order. What is computed in front of the layers or behind them is in the body of a loop of one iteration, whose dim is split over the
-//! stages so that the first stage, or the last one, has its only position. So stages differ in nothing but the positions that they have.
-//! What follows the layers is computed at the begin of the backward pass, so that no more than what the layers carry is kept until then.
+//! Before: one loop over the parts, in which a loop over the layers goes forward and another one backward. After: two loops over
+//! the parts, of the forward and of the backward passes. Read in order they are a step on one device (GPipe, Huang et al. 2019);
+//! a schedule takes their iterations in another order. What is computed in front of the layers or behind them is in the body of a
+//! loop of one iteration, whose dim is split over the stages so that the first stage, or the last one, has its only position. So
+//! stages differ in nothing but the positions that they have. What follows the layers is computed at the begin of the backward
+//! pass, so that no more than what the layers carry is kept until then.
 
 use super::levels::{Levels, is_input};
 use super::parts::BatchPart;
@@ -28,7 +29,7 @@ enum StagePlace {
     Backward,
     /// On the first stage, behind the layers of the backward pass.
     FirstBackward,
-    /// On the last stage, behind the layers, where there is no backward pass.
+    /// On the last stage, behind the layers, in a program without a backward pass.
     LastForward,
     /// Behind all microbatches, of sums over them.
     Behind,
@@ -70,7 +71,8 @@ pub(super) enum PipelineFix {
     NoRule,
 }
 
-/// A microbatch that is made of as many values as this, all of them functions of inputs or positions, is made again in the backward pass.
+/// A microbatch that is made of as many values as this, all of them functions of inputs or positions, is made again in the
+/// backward pass.
 const MOST_AGAIN: usize = 16;
 
 /// A level with a place for each item.
@@ -92,7 +94,7 @@ fn reads(
     all.filter(|x| item_of.get(x).is_some_and(|from| from != item)).collect()
 }
 
-/// Why a loop is no pipeline that a microbatch passes in another way.
+/// The reason why a loop is not a pipeline if a microbatch passes it in another way.
 const OTHERWISE: &str = "a microbatch goes through its layers otherwise than forward once and backward once";
 
 /// The loops over the layers on a level.
@@ -189,7 +191,7 @@ fn placed(
     Ok(placed)
 }
 
-/// True for values that are made of something of each layer, of which a stage has only its own layers' part.
+/// True for values that are made of something of each layer: a stage has only the part of its own layers.
 fn of_all_layers(g: &Graph, values: &[Id], layers: Dim) -> bool {
     values.iter().any(|id| g.ty(*id).has(layers) || g.input_types(*id).iter().any(|ty| ty.has(layers)))
 }

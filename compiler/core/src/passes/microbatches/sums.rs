@@ -1,7 +1,7 @@
 //! Sums over all parts that meet in an addition are added in each part, and summed as one.
 //!
-//! Before: an addition of several sums that leave the same loop over the parts and that nothing else reads, such as those of the two
-//! uses of tied embeddings. After: the loop adds them, and gives one sum. So one is kept over the parts, and of a gradient
+//! Before: an addition of several sums that leave the same loop over the parts and that nothing else reads, such as those of the
+//! two uses of tied embeddings. After: the loop adds them, and gives one sum. So one is kept over the parts, and of a gradient
 //! that is split each part scatters what it adds to it.
 
 use crate::passes::normalize::rebuild;

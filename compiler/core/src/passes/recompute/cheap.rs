@@ -1,11 +1,11 @@
 //! Values that are recomputed without a rule, since that moves and keeps fewer bytes: element-wise values of the
 //! forward pass that follow from others that the backward pass needs anyway.
 //!
-//! The factors of a `gelu`, written as equations, are an example: all of them follow from its operand. Reading that once more, in the
-//! kernel that needs a factor, costs less than writing the factor, keeping it and reading it. What both passes read in another way than
-//! element by element, as a factor of a product, must be written in each, so it is kept; and so is what may be a sum over devices that is
-//! not finished yet, so that no collective is repeated. (The default partitioner of PyTorch's `torch.compile` draws similar
-//! lines, by a minimum cut, and also trades one kept value for another.)
+//! The factors of a `gelu`, written as equations, are an example: all of them follow from its operand. Reading that once more, in
+//! the kernel that needs a factor, costs less than writing the factor, keeping it and reading it. What both passes read in
+//! another way than element by element, as a factor of a product, must be written in each, so it is kept; and so is what may be a
+//! sum over devices that is not finished yet, so that no collective is repeated. (The default partitioner of PyTorch's
+//! `torch.compile` draws similar lines, by a minimum cut, and also trades one kept value for another.)
 
 use super::residual::residual;
 use meshwright_ops::{Class, Expand, Graph, Id, Kind, Role, Source};

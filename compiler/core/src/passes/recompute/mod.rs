@@ -3,8 +3,8 @@
 //!
 //! Before: a step whose backward pass reads values of the forward pass as they are or, from the body of a loop, as slices of
 //! stacks. After: for each of them that is under a path of `recompute`, a clone where the backward pass first reads it, and in
-//! its turn of what it is made of, back to what no path matches. A clone draws what its original drew. What is cheaper to compute than to
-//! keep (`cheap`) is treated alike, whatever the layout says.
+//! its turn of what it is made of, back to what no path matches. A clone draws what its original drew. What is cheaper to compute
+//! than to keep (`cheap`) is treated alike, whatever the layout says.
 
 mod cheap;
 mod residual;
@@ -81,7 +81,8 @@ struct Again {
 }
 
 impl Again {
-    /// Adds a value. Of one that is taken out of a stack as another is already gives that: what the forward pass has kept is there in any case.
+    /// Adds a value. Of one that is taken out of a stack as another is already gives that: what the forward pass has kept is
+    /// there in any case.
     fn push(&mut self, g: &mut Graph, node: Node) -> Id {
         let crosses =
             if let Kind::Boundary(b) = node.op.kind() { Some((b.of, b.how, node.inputs[0])) } else { None };

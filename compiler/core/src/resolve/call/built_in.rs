@@ -3,7 +3,7 @@
 use super::args::{Callee, Slot, Written, written};
 use super::operand::{Operand, Places};
 use crate::resolve::Resolver;
-use crate::resolve::declarations::reserved::SPECIAL;
+use crate::resolve::declarations::reserved_words::SPECIAL;
 use crate::resolve::number::{self, Konst, Num};
 use crate::resolve::report::nearest;
 use crate::resolve::scope::{ScopeKind, Val};

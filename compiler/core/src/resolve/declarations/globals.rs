@@ -2,7 +2,7 @@
 
 use super::layers::Layers;
 use super::presets::chosen;
-use super::reserved::is_built_in;
+use super::reserved_words::is_built_in;
 use crate::program::{Declarations, Declared, Settings};
 use crate::resolve::call::calls::{Contents, contents};
 use crate::resolve::number::{self, Konst, Num};

@@ -6,5 +6,5 @@ pub(super) mod globals;
 pub(super) mod layers;
 pub(super) mod load;
 pub(super) mod presets;
-pub(super) mod reserved;
+pub(super) mod reserved_words;
 pub(super) mod state;

@@ -3,8 +3,8 @@
 use crate::resolve::report::{Report, listed, nearest};
 use meshwright_diag::{Diagnostic, codes};
 
-/// Whether `given` means the size `name`: it is that name, or what follows its last `_`. So `8b` means `llama3_8b`, for a name does not
-/// begin with a digit.
+/// Whether `given` means the size `name`: it is that name, or what follows its last `_`. So `8b` means `llama3_8b`, for a name
+/// does not begin with a digit.
 pub fn is_preset(name: &str, given: &str) -> bool {
     name == given || name.rsplit_once('_').is_some_and(|(_, end)| end == given)
 }

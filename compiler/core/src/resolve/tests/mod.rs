@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-mod declared;
+mod declarations;
 mod errors;
 mod evaluation;
 mod foreign;

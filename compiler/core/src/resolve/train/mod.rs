@@ -3,7 +3,7 @@
 pub(super) mod learning_rate;
 pub(super) mod optimizer;
 pub(super) mod precision;
-pub(super) mod trained;
+pub(super) mod trained_parameters;
 
 use super::call::args::Slot;
 use super::glob::LoopPositions;

@@ -82,8 +82,8 @@ impl BackwardPass<'_> {
         }
     }
 
-    /// The lowest position of a loop's dim at which its gradient is read: where all that the body takes gradients of are slices of
-    /// parameters of which the first ones are frozen, the loop's gradient ends behind these.
+    /// The lowest position of a loop's dim at which its gradient is read: where all that the body takes gradients of are slices
+    /// of parameters of which the first ones are frozen, the loop's gradient ends behind these.
     fn lowest_read(&self, dim: Dim, around: &[Id], slices: &[(Id, Id)]) -> usize {
         let takes = |x: &Id| self.needs[*x] && self.g.ty(*x).dtype.is_float();
         if around.iter().any(takes) {

@@ -1,5 +1,5 @@
-//! The gradient of a root of a sum of squares goes to what is squared at once. On the way through the sum it would be divided by a
-//! square, which may be beyond the dtype, and then multiplied by a root of it.
+//! The gradient of a root of a sum of squares goes to what is squared at once. On the way through the sum it would be divided by
+//! a square, which may be beyond the dtype, and then multiplied by a root of it.
 
 use super::pass::{BackwardPass, backward};
 use meshwright_ops::{Class, Graph, Id, NormRoot, Origin, RepeatId, may_sum_squares, squared};

@@ -14,13 +14,13 @@ pub struct Branching {
     pub step: StepGraph,
     /// The input that says for each sequence the one that it goes on from.
     pub parent: String,
-    /// The dim that counts those that are gone on from, and the one that counts them in the states. Whatever rules say of sequences
-    /// they must say of the latter, so that states are placed as in other steps.
+    /// The dim that counts those that are gone on from, and the one that counts them in the states. Whatever rules say of
+    /// sequences they must say of the latter, so that states are placed as in other steps.
     pub before: (Dim, Dim),
 }
 
-/// The step by which sequences of `to` go on from those of `from`: of the same decoding, or of another of the same model with as many
-/// positions in its caches, whose states have other names. `None` where nothing counts sequences.
+/// The step by which sequences of `to` go on from those of `from`: of the same decoding, or of another of the same model with as
+/// many positions in its caches, whose states have other names. `None` where nothing counts sequences.
 pub fn branch(from: &Decoding, to: &Decoding) -> Option<Branching> {
     let (row_from, row) = (from.row?, to.row?);
     let (given, wanted) = (leaves(from), leaves(to));

@@ -8,7 +8,7 @@
 
 mod branch;
 mod causal;
-mod last;
+mod outputs;
 mod rebuild;
 
 use crate::passes::linear::linearized;
@@ -17,11 +17,11 @@ use crate::program::{LossDecl, Program};
 use crate::step::evaluation::averaged;
 use crate::step::step_graph::{OutputKind, StepGraph, StepOutput};
 pub use branch::{Branching, branch};
-pub use last::DecodedOutput;
 use meshwright_diag::{Diagnostic, Outcome, Span, codes};
 use meshwright_ops::{Graph, Id, InputOp, InputOpKind, Type};
 use meshwright_plan::{DType, Dim, Dims, InputDecl};
 use meshwright_sorted::SortedSet;
+pub use outputs::DecodedOutput;
 use rebuild::{Rebuild, Refusal, Sequence, free};
 
 /// A step that computes new positions of sequences.
@@ -142,7 +142,7 @@ fn decoded(step: &StepGraph, seq: Dim, of: NewPositions) -> Result<Decoding, Ref
     r.new.scope = None;
     let value = r.now(wanted);
     let id = r.at_last(value, last_at).map_err(|e| (Some(wanted), e.to_string()))?;
-    let given_out = last::outputs(&mut r.new, &step.outputs[0], id, (row, output));
+    let given_out = outputs::outputs(&mut r.new, &step.outputs[0], id, (row, output));
     let caches = r.next.iter().map(|n| n.name.clone()).collect();
     let mut outputs = given_out;
     outputs.append(&mut r.next);

@@ -1,6 +1,6 @@
 //! Building blocks of the optimizers' updates.
 
-use crate::declared::{ParamDecl, Turn};
+use crate::declarations::{ParamDecl, Turn};
 use crate::passes::squares::Squares;
 use crate::step::step_graph::{OutputKind, StepOutput};
 use meshwright_ops::{Class, Graph, Id, InputOp, InputOpKind, Kind, NEG, Origin, RECIP, Type};

@@ -7,6 +7,7 @@ use super::bounds::constant;
 use super::space::AttentionSpace;
 use crate::error::NoAttentionKernel;
 use meshwright_plan::{AttentionOperands, AttentionPart, AttentionSpec, DType, Dim, Zigzag};
+use serde::{Deserialize, Serialize};
 
 /// Rows that a warp computes at a time on tensor cores.
 const ROWS: usize = 16;
@@ -24,11 +25,11 @@ const MOST_AHEAD: usize = 1 << 26;
 const WIDEST: usize = 128;
 
 /// An operand: the index of its dim for each dim of the scores, none if it lacks the dim. The dim of its width comes last.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AttentionInput(pub Vec<Option<usize>>);
 
 /// A result of an attention.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AttentionOutput {
     /// Index of its dim for each dim of the scores; none if it lacks the dim.
     pub dims: Vec<Option<usize>>,
@@ -37,7 +38,7 @@ pub struct AttentionOutput {
 }
 
 /// An attention of half types on one device.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AttentionCall {
     /// Parts that the step computes, one for each result.
     pub parts: Vec<AttentionPart>,
@@ -76,7 +77,7 @@ pub struct AttentionCall {
 }
 
 /// What an attention draws ahead: the same dims and draws, without operands and results.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AttentionDraws(pub AttentionCall);
 
 impl KernelCall for AttentionDraws {

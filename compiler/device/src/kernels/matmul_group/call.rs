@@ -1,18 +1,19 @@
-//! The call of products that share a factor.
+//! The call of matmuls that share a factor.
 
 use super::super::call::{CallWork, KernelCall, SpacedTensors};
 use super::super::fold::FoldCall;
 use super::super::map::MapCall;
 use super::super::matmul::FactorDigits;
+use serde::{Deserialize, Serialize};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Products of one shape that share a factor. Operands: the shared factor; the other factor of each; with biases, the added
-/// vectors and then the buffers from which these were computed. Results: each product, then the sums of each. Matrices are
-/// contiguous, and those of the products lie at equal distances, so that a library computes all as one batched matmul.
-#[derive(Clone, Debug)]
+/// Matmuls of one shape that share a factor. Operands: the shared factor; the other factor of each; with biases, the added
+/// vectors and then the buffers from which these were computed. Results: each matmul, then the sums of each. Matrices are
+/// contiguous, and those of the matmuls lie at equal distances, so that a library computes all as one batched matmul.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MatmulGroupCall {
-    /// Number of products.
+    /// Number of matmuls.
     pub count: usize,
     /// Rows, columns and summed elements of each.
     pub sizes: [usize; 3],
@@ -26,9 +27,9 @@ pub struct MatmulGroupCall {
     pub beside: GroupEpilogue,
 }
 
-/// Epilogue of each product, and the kernels that compute the epilogues alone if the library cannot fuse them: one for each
-/// product.
-#[derive(Clone, Debug)]
+/// Epilogue of each matmul, and the kernels that compute the epilogues alone if the library cannot fuse them: one for each
+/// matmul.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum GroupEpilogue {
     /// None.
     Nothing,
@@ -36,10 +37,10 @@ pub enum GroupEpilogue {
     Bias {
         /// Kernel of the biases alone.
         map: Arc<[MapCall]>,
-        /// Index of the product among the two operands of each.
+        /// Index of the matmul among the two operands of each.
         at: usize,
     },
-    /// Sums of the factor that is not shared over what the product sums.
+    /// Sums of the factor that is not shared over what the matmul sums.
     Sums {
         /// Kernel of the sums alone.
         fold: Arc<[FoldCall]>,
@@ -47,7 +48,7 @@ pub enum GroupEpilogue {
 }
 
 impl MatmulGroupCall {
-    /// The operands that are factors of one product each.
+    /// The operands that are factors of one matmul each.
     pub fn own(&self) -> Range<usize> {
         1..1 + self.count
     }

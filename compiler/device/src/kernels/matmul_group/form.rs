@@ -1,4 +1,4 @@
-//! The form of products that are one launch, and their call on a device.
+//! The form of matmuls that are one launch, and their call on a device.
 
 use super::super::fold::FoldCall;
 use super::super::map::{MapCall, MapCalls, MapOperand};
@@ -21,7 +21,7 @@ use std::sync::Arc;
 /// Rows of matrices are multiples of this many bytes, as the fast kernels of libraries require.
 const ROW_BYTES: usize = 16;
 
-/// The form of a product: products of equal forms can be one launch if they share a factor.
+/// The form of a matmul: matmuls of equal forms can be one launch if they share a factor.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct MatmulForm {
     /// Rows, columns, and summed elements.
@@ -37,13 +37,13 @@ pub(crate) struct MatmulForm {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum BesideForm {
     Nothing,
-    /// The dtype of the bias, and the index of the product among the two operands of the sum.
+    /// The dtype of the bias, and the index of the matmul among the two operands of the sum.
     Bias(DType, usize),
     /// Whether it sums the right factor.
     Sums(bool),
 }
 
-/// A product with its epilogue, if it has one.
+/// A matmul with its epilogue, if it has one.
 #[derive(Clone, Debug)]
 pub(crate) struct FormedMatmul {
     /// The step of the Plan.
@@ -79,7 +79,7 @@ fn lies_by_columns(local: &Local, factor: &Factor) -> Option<bool> {
 }
 
 impl Lowering<'_> {
-    /// The form of a product with its epilogue, if it could be one of several in a launch.
+    /// The form of a matmul with its epilogue, if it could be one of several in a launch.
     pub(crate) fn formed_product(&self, product: usize, epilogue: Option<&Epilogue>) -> Option<FormedMatmul> {
         let step = &self.context.plan.steps[product];
         let ([a, b], [made]) = (&step.reads[..], &step.writes[..]) else { return None };
@@ -123,7 +123,7 @@ impl Lowering<'_> {
         }
     }
 
-    /// The call of products of one form that share a factor.
+    /// The call of matmuls of one form that share a factor.
     pub(crate) fn products_call(
         &self,
         all: &[FormedMatmul],
@@ -188,7 +188,7 @@ impl Lowering<'_> {
     }
 }
 
-/// A copy of a bias as elements of a product.
+/// A copy of a bias as elements of a matmul.
 fn cast(bias: &Local, to: DType) -> Option<MapCall> {
     let (mut expr, regs) = Expr::of_operands([bias.dtype]);
     let reg = expr.cast(regs[0], to);

@@ -1,5 +1,5 @@
-//! Products of one shape that share a factor, in the same iteration of the same loop: queries, keys and values of one activation,
-//! the two products of a gated layer, and the gradients of their weights. Their tiles fill a device together, and one launch
+//! Matmuls of one shape that share a factor, in the same iteration of the same loop: queries, keys and values of one activation,
+//! the two matmuls of a gated layer, and the gradients of their weights. Their tiles fill a device together, and one launch
 //! reads what they share.
 //!
 //! The launch runs at the position of the last one; steps between them that only store or convert its results run after it.
@@ -17,7 +17,7 @@ use meshwright_sorted::SortedSet;
 /// Longest span of a group, in steps of the Plan.
 const FARTHEST: usize = 64;
 
-/// Most products of a group: what each reads and writes is live at once.
+/// Most matmuls of a group: what each reads and writes is live at once.
 const MOST: usize = 4;
 
 /// The groups of the pass on a device.
@@ -25,7 +25,7 @@ pub(crate) fn groups(lowering: &Lowering<'_>) -> Vec<FusedGroup> {
     if !lowering.graph.target.joined_products {
         return vec![];
     }
-    // Epilogues that products would have if there were no groups.
+    // Epilogues that matmuls would have if there were no groups.
     let Decisions { residuals, masks, fused, inlined, .. } = &lowering.decisions;
     let order = StepOrder::of(&lowering.uses, fused, inlined, lowering.graph.target.maps);
     let taken = (residuals, masks, fused, inlined);
@@ -33,7 +33,7 @@ pub(crate) fn groups(lowering: &Lowering<'_>) -> Vec<FusedGroup> {
     let mut finder = JoinFinder { lowering, found: vec![] };
     let steps = lowering.context.plan.steps.iter().enumerate();
     let contracts = steps.filter(|(_, step)| matches!(step.prim, Prim::Contract)).map(|(at, _)| at);
-    let free = |at: &usize| !epilogues.moved.contains_key(at) && !finder.is_taken(*at);
+    let free = |at: &usize| !finder.is_taken(*at);
     let formed = |at| lowering.formed_product(at, epilogues.at.get(&at));
     let products: Vec<FormedMatmul> = contracts.filter(free).filter_map(formed).collect();
     let (mut all, mut used) = (vec![], SortedSet::new());
@@ -61,7 +61,7 @@ struct JoinFinder<'l, 'a> {
     found: Vec<MovedSteps>,
 }
 
-/// The steps that run at the position of the last product of a group, and their buffers.
+/// The steps that run at the position of the last matmul of a group, and their buffers.
 struct MovedSteps {
     steps: SortedSet<usize>,
     last: usize,
@@ -94,7 +94,7 @@ impl JoinFinder<'_, '_> {
         fused.members.contains_key(&at) || fused.waiting.contains_key(&at)
     }
 
-    /// The largest group that begins with a product, with its products; `others` are those that come later.
+    /// The largest group that begins with a matmul, with its matmuls; `others` are those that come later.
     fn grown<'p>(
         &self,
         first: &FormedMatmul,
@@ -154,7 +154,7 @@ impl JoinFinder<'_, '_> {
         })
     }
 
-    /// The steps between those of some products that run after all of them; none where they cannot be one launch.
+    /// The steps between those of some matmuls that run after all of them; none where they cannot be one launch.
     fn after(&self, members: &[FormedMatmul]) -> Option<Vec<usize>> {
         let (uses, steps) = (&self.lowering.uses, steps_of(members));
         let (first, last) = (*steps.first()?, *steps.last()?);
@@ -167,7 +167,7 @@ impl JoinFinder<'_, '_> {
             let step = self.step(at);
             let reads = |of: &SortedSet<BufId>| step.reads.iter().any(|o| of.contains(&o.buf));
             if let Some(member) = members.iter().find(|m| m.steps().contains(&at)) {
-                // An epilogue reads its own product.
+                // An epilogue reads its own matmul.
                 let own = |o: &&Operand| at != member.product && o.buf == self.result(member.product);
                 let others = step.reads.iter().filter(|o| !own(o));
                 if reads(&late) || { others }.any(|o| written.contains(&o.buf)) {
@@ -189,7 +189,7 @@ impl JoinFinder<'_, '_> {
             if fused.members.get(&at).is_some_and(|runs| *runs > last) {
                 continue;
             }
-            if self.is_taken(at) || takes(step) || !self.waits(step) {
+            if self.is_taken(at) || !self.waits(step) {
                 return None;
             }
             after.push(at);
@@ -201,7 +201,7 @@ impl JoinFinder<'_, '_> {
         near.all(|other| moved.agrees(other)).then_some(after)
     }
 
-    /// The steps of a group and those behind it, which run at the position of the last product.
+    /// The steps of a group and those behind it, which run at the position of the last matmul.
     fn moved(&self, group: &[usize], after: &[usize]) -> MovedSteps {
         let steps: SortedSet<usize> = group.iter().chain(after).copied().collect();
         let operands = |of: fn(&Step) -> &[Operand]| -> SortedSet<BufId> {

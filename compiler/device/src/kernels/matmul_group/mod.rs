@@ -1,6 +1,6 @@
-//! Products of one shape that share a factor as one launch (ADR 74).
+//! Matmuls of one shape that share a factor as one launch (ADR 74).
 //!
-//! - [`matmul_groups`]: which products are a group; `form`: what the products of a group have in common, and their call.
+//! - [`matmul_groups`]: which matmuls are a group; `form`: what the matmuls of a group have in common, and their call.
 //! - [`call`]: the call.
 
 pub mod call;

@@ -8,6 +8,7 @@ use super::passes::{Keeping, Passes, RowPass};
 use crate::stored::stored_as;
 use burn_ir::TensorIr;
 use meshwright_plan::{DType, Monoid};
+use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
 /// Most operands, folds and results, so that addresses fit into the arguments of a kernel and sums into registers.
@@ -32,7 +33,7 @@ const LONG_ROW: usize = 1 << 16;
 pub const THREADS_OF_LONG: usize = 1024;
 
 /// A row group on one device. Its dims are the dims of the rows, then the dims along a row.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RowCall {
     /// Passes over a row, in order.
     pub passes: Vec<RowPass>,

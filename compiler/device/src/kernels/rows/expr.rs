@@ -2,12 +2,13 @@
 
 use meshwright_plan::expr::{Expr, Node, Reg, Scalar};
 use meshwright_plan::{DType, Monoid};
+use serde::{Deserialize, Serialize};
 
 /// First number of the loads that are results of reductions.
 pub(crate) const FOLDS: u16 = 1 << 15;
 
 /// Elements of a result.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ResultOf {
     /// Each element of each row.
     Elements,

@@ -7,12 +7,13 @@ use super::expr::{FOLDS, ResultOf, RowExpr};
 use meshwright_plan::DType;
 use meshwright_plan::expr::{Expr, Reg, Scalar, UnaryFn};
 use meshwright_sorted::{SortedMap, SortedSet};
+use serde::{Deserialize, Serialize};
 
 /// Most values kept for an element: more would leave a thread registers for too few elements.
 const MOST_HELD: usize = 8;
 
 /// Source of a load.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum RowSource {
     /// An operand, by number.
     Operand(usize),
@@ -25,7 +26,7 @@ pub enum RowSource {
 }
 
 /// Destination of a computed value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum RowTarget {
     /// A value of the element that the thread keeps, by place.
     Hold(usize),
@@ -40,7 +41,7 @@ pub enum RowTarget {
 }
 
 /// Values that a pass computes together, with their sources and destinations.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct RowPart {
     /// Functions that compute the values.
     pub program: ScalarProgram,
@@ -51,7 +52,7 @@ pub struct RowPart {
 }
 
 /// A pass over a row. Either part may be empty.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct RowPass {
     /// Values of the row, computed once before its elements.
     pub row: RowPart,

@@ -91,8 +91,8 @@ impl Body {
         Body { result: BodyRef::Node(nodes.len().saturating_sub(1)), nodes }
     }
 
-    /// The derivative of the result by the root or an extra operand, element by element, as a value of a graph. An extra operand must have all
-    /// dims of the root: otherwise its derivative is a sum.
+    /// The derivative of the result by the root or an extra operand, element by element, as a value of a graph. An extra operand
+    /// must have all dims of the root: otherwise its derivative is a sum.
     pub fn slope(&self, g: &mut Graph, root: Id, extras: &[Id], by: BodyRef) -> Id {
         let of = match by {
             BodyRef::Extra(i) => extras[i],

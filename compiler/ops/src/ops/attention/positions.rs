@@ -15,7 +15,8 @@ impl AttentionForm {
     }
 }
 
-/// An op of attention in which others stand for the positions and random values that its functions are made of; `None` of what is none.
+/// An op of attention in which others stand for the positions and random values that its functions are made of; `None` of what is
+/// none.
 pub fn replaced_in(op: &dyn Op, other: &dyn Fn(&dyn Op) -> Option<Body>) -> Option<Arc<dyn Op>> {
     let changed = |form: &AttentionForm| {
         let (score, weight) = (form.score.replaced(other), form.weight.replaced(other));

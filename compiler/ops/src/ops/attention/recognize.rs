@@ -8,7 +8,7 @@ use meshwright_plan::{Dim, IdVec};
 use meshwright_sorted::{SortedMap, SortedSet};
 use std::sync::Arc;
 
-/// Why a softmax that weights a sum along its dim is no attention, in words.
+/// The reason why a softmax that weights a sum along its dim is not an attention, in words.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AttentionMiss(pub String);
 
@@ -189,7 +189,7 @@ impl AttentionSearch<'_> {
         Err(AttentionMiss(why.into()))
     }
 
-    /// True if a value is the product of queries and keys: of two factors (and numbers), one of which has the keys.
+    /// True if a value is the product of queries and keys: of two factors (and numbers), where one factor has the keys.
     fn is_product(&self, id: Id) -> bool {
         let node = self.g.node(id);
         let summed = node.inputs.iter().any(|x| self.g.ty(*x).dims.iter().any(|d| !node.ty.has(*d)));
@@ -309,7 +309,7 @@ impl AttentionSearch<'_> {
         })
     }
 
-    /// A value that has a gradient of its own: the bias, if there is no other. It is stored, whatever it is made of.
+    /// A value that has a gradient of its own: the bias, if it is the only one. It is stored, whatever it is made of.
     fn trained(&mut self, id: Id) -> Result<BodyRef, AttentionMiss> {
         let path = self.g.path(id);
         if self.of_weights {

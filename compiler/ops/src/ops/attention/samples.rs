@@ -79,7 +79,8 @@ fn gradient(label: &'static str, of: usize) -> Sample {
     sample(label, inputs, causal).gradient_of(of)
 }
 
-/// The gradient of a bias with some of the dims of the scores. These are capped, so that what all keys have in common counts too, and masked.
+/// The gradient of a bias with some of the dims of the scores. These are capped, so that what all keys have in common counts too,
+/// and masked.
 fn of_bias(label: &'static str, dims: &[(&'static str, usize)]) -> Sample {
     let (b, q, k, w, v) = (("b", 2), ("q", 5), ("key", 7), ("w", 3), ("v", 4));
     let inputs =

@@ -1,9 +1,10 @@
 //! The transfers between the passes of a pipeline: where each stands in the list of its rank, and whether lists end.
 //!
-//! A pass sends what it has made when it has made it. A pass that receives begins to receive while passes before it run: the next one, with
-//! several stages on a rank the next two. So lists end even where a transfer blocks both of its ranks, the sender until the receiver has begun to
-//! receive, and the receiver, where it reads, until the sender has sent. Where receives began right before they are read, two neighbors would wait
-//! to send to each other, as a forward pass of one and a backward pass of the other.
+//! A pass sends what it has made when it has made it. A pass that receives begins to receive while passes before it run: the next
+//! one, with several stages on a rank the next two. So lists end even where a transfer blocks both of its ranks, the sender until
+//! the receiver has begun to receive, and the receiver, where it reads, until the sender has sent. Where receives began right
+//! before they are read, two neighbors would wait to send to each other, as a forward pass of one and a backward pass of the
+//! other.
 
 use super::{Pass, PassRun};
 use meshwright_sorted::{SortedMap, SortedSet};
@@ -45,7 +46,8 @@ fn needing(pass: Pass, stage: usize, last: usize) -> Option<usize> {
     }
 }
 
-/// How many passes before the one that reads a message its receive begins, gradients of weights not counted: as few as lists end with.
+/// How many passes before the one that reads a message its receive begins, gradients of weights not counted: as few as lists end
+/// with.
 pub fn most_ahead(chunks: usize) -> usize {
     if chunks > 1 { 2 } else { 1 }
 }
@@ -140,8 +142,8 @@ pub fn spans(
     }
 }
 
-/// Checks lists of actions: every pass of every microbatch occurs once, on its rank, after what it needs; each link carries its messages in one
-/// order; and all lists end even if a send ends only when the receiver has begun to receive.
+/// Checks lists of actions: every pass of every microbatch occurs once, on its rank, after what it needs; each link carries its
+/// messages in one order; and all lists end even if a send ends only when the receiver has begun to receive.
 ///
 /// # Errors
 /// The first thing that is wrong.

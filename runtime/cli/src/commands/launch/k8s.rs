@@ -39,7 +39,7 @@ pub(super) fn file(job: &Job<'_>, args: &LaunchK8sArgs) -> Result<String, Stop> 
         // Memory that an RDMA adapter reads must be locked.
         worker["securityContext"] = json!({ "capabilities": { "add": ["IPC_LOCK"] } });
     }
-    // The operator's images run as root, as which Open MPI starts nothing unless told so twice.
+    // The operator's images run as root. Open MPI refuses root unless both variables are set.
     let as_root = ["OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"];
     let env: Vec<Value> = as_root.map(|name| json!({ "name": name, "value": "1" })).into();
     let launcher = json!({ "name": "launcher", "image": args.image, "command": mpirun(job), "env": env });
@@ -82,7 +82,7 @@ fn mpirun(job: &Job<'_>) -> Vec<String> {
     let processes = common.nodes * job.processes_per_node();
     let mut mpirun = vec!["mpirun".to_string(), "-n".into(), processes.to_string()];
     mpirun.extend(["--map-by", "slot", "--bind-to", "none"].map(String::from));
-    // Who is left when a rank has died has so many seconds to say what it knows.
+    // Seconds that other ranks have to report, after one has died.
     mpirun.extend(["--mca", "odls_base_sigkill_timeout", "5"].map(String::from));
     // Ranks start through sshd, which hands on nothing of the image's environment.
     mpirun.extend(["-x", "PATH", "-x", "LD_LIBRARY_PATH"].map(String::from));
@@ -98,7 +98,7 @@ fn mpirun(job: &Job<'_>) -> Vec<String> {
     mpirun
 }
 
-/// Where a worker mounts what, and from which volumes: shared memory for the transports, and those that were asked for.
+/// Where a worker mounts what, and from which volumes: shared memory for the transports, and the volumes that were asked for.
 fn volumes(args: &LaunchK8sArgs) -> Result<(Vec<Value>, Vec<Value>), Stop> {
     let mut mounts = vec![json!({ "name": "shm", "mountPath": "/dev/shm" })];
     let mut volumes = vec![json!({ "name": "shm", "emptyDir": { "medium": "Memory" } })];

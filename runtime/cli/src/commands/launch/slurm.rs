@@ -80,8 +80,8 @@ pub(super) fn file(job: &Job<'_>, args: &LaunchSlurmArgs) -> Result<String, Stop
     Ok(out)
 }
 
-/// Tells the processes when the job was submitted: `meshwright runs stats` has the time in the queue by it, and Slurm sets no such
-/// variable. A cluster that does not tell is no reason to fail.
+/// Tells the processes when the job was submitted: `meshwright runs stats` has the time in the queue by it, and Slurm sets no
+/// such variable. A cluster that does not tell is no reason to fail.
 pub(in crate::commands) fn submitted() -> String {
     format!(
         "{SUBMITTED}=$(SLURM_TIME_FORMAT=%s squeue -h -j \"$SLURM_JOB_ID\" -o %V 2>/dev/null | head -n 1 || true)\nexport {SUBMITTED}"

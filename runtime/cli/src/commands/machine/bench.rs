@@ -82,7 +82,8 @@ fn model(args: &BenchModelArgs, console: &mut Console) -> Result<(), Stop> {
     ))
 }
 
-/// How many kernels the devices of this process launch in a step, those that take most of the time, and what these read and write.
+/// How many kernels the devices of this process launch in a step, those that take most of the time, and what these read and
+/// write.
 fn kernels(all: &[KernelUse], devices: usize) -> String {
     const SHOWN: usize = 8;
     if all.is_empty() {

@@ -54,7 +54,7 @@ pub(crate) fn run(args: &EstimateArgs, console: &mut Console) -> Result<(), Stop
         return Err(console.failed(Failure::Diagnostics(vec![help]), &sources));
     }
     if let Some(of) = &args.against {
-        return super::against::run(&project, &sources, (&name, &asked), of, console);
+        return super::estimate_comparison::run(&project, &sources, (&name, &asked), of, console);
     }
     super::note_8_bits(project.program.float, console);
     let estimate = estimated(&project, &sources, &asked).map_err(|e| console.failed(e, &sources))?;

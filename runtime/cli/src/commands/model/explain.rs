@@ -23,8 +23,8 @@ use meshwright_runs::catalog::{MODELS, find};
 use meshwright_sorted::{SortedMap, SortedSet};
 use meshwright_train::estimates::{EstimateOptions, estimated};
 use meshwright_train::project::line_of;
-use meshwright_train::project::standard;
-use meshwright_train::project::standard::LayerPage;
+use meshwright_train::project::standard_library;
+use meshwright_train::project::standard_library::LayerPage;
 use std::path::Path;
 
 /// Runs the command.
@@ -33,7 +33,8 @@ pub(crate) fn run(args: &ExplainArgs, console: &mut Console) -> Result<(), Stop>
         return page(&args.topic, console);
     }
     let (ops, words) = (named(&args.topic), words::named(&args.topic));
-    let layers: Vec<LayerPage> = standard::layers().into_iter().filter(|l| l.name == args.topic).collect();
+    let layers: Vec<LayerPage> =
+        standard_library::layers().into_iter().filter(|l| l.name == args.topic).collect();
     let known = !ops.is_empty() || !words.is_empty() || !layers.is_empty();
     if known && find(MODELS, &args.topic).is_none() && !Path::new(&args.topic).exists() {
         ops.iter().enumerate().try_for_each(|(i, f)| op(f, i > 0, console))?;

@@ -1,9 +1,9 @@
 //! Commands on a model and its layout, which start no run.
 
-pub(super) mod against;
 pub(crate) mod check;
 pub(crate) mod compare;
 pub(crate) mod estimate;
+pub(super) mod estimate_comparison;
 pub(crate) mod explain;
 pub(super) mod fix;
 pub(crate) mod fmt;

@@ -9,7 +9,7 @@ use meshwright_cost::estimate::{Estimate, Goodput};
 use meshwright_cost::machine::Machine;
 use meshwright_diag::{Diagnostic, Sources, codes};
 use meshwright_train::estimates::EstimateOptions;
-use meshwright_train::estimates::staged::staged;
+use meshwright_train::estimates::stages::staged;
 use meshwright_train::{Failure, Project};
 
 /// A project with the stages that are asked for, where its layout can be compiled with them; else the pipeline is projected.

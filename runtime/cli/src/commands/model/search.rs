@@ -481,8 +481,8 @@ fn refused(row: &SearchRow) -> &'static str {
     if row.runnable { "" } else { " (refused)" }
 }
 
-/// What a row loses against the first, each part with the band of its family, and the sum of these: `1.300 +- 0.195 ms slower: update +1.300 +- 15 %`.
-/// None for the first.
+/// What a row loses against the first, each part with the band of its family, and the sum of these:
+/// `1.300 +- 0.195 ms slower: update +1.300 +- 15 %`. None for the first.
 fn loses(row: &SearchRow, best: &SearchRow, error: &dyn Fn(&str) -> f64) -> Option<String> {
     let by = 1e3 * (row.estimate.seconds - best.estimate.seconds);
     if row.rank == best.rank {

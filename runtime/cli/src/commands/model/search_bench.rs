@@ -93,7 +93,8 @@ impl CandidateBench<'_> {
         Ok(Some(timed.median_ms))
     }
 
-    /// Times candidates that are drawn from the whole space, each against the first one near it in time, and the close ones again in turns.
+    /// Times candidates that are drawn from the whole space, each against the first one near it in time, and the close ones again
+    /// in turns.
     pub(super) fn sampled(
         &mut self,
         (space, subject): (&Space, &Subject<'_>),

@@ -1,7 +1,7 @@
 //! `report`: a page of runs, written or served.
 
 mod access;
-mod live;
+mod live_page;
 mod serving;
 
 use crate::args::PageArgs;
@@ -24,7 +24,7 @@ pub(crate) fn run(args: &PageArgs, console: &mut Console) -> Result<(), Stop> {
     if args.live {
         let host = args.host.unwrap_or(Ipv4Addr::LOCALHOST.into());
         let at = SocketAddr::new(host, args.port.unwrap_or(0));
-        return live::serve(&args.runs, &title, at, console).map_err(|e| e.said(console));
+        return live_page::serve(&args.runs, &title, at, console).map_err(|e| e.said(console));
     }
     let page = args.output.clone().unwrap_or_else(|| PAGE.into());
     let places = writable(&page).and_then(|()| places(&args.runs)).map_err(|d| said(&d, console))?;

@@ -216,8 +216,8 @@ fn answered(head: &[u8], access: &Access, answer: &dyn Fn(&str) -> Answer) -> (A
     }
 }
 
-/// Whether a request announces more than its head. Where it ends may be said in several ways, and readers that take different ones for
-/// right take the rest for another request: so whatever says more than once that there is nothing is refused too.
+/// Whether a request announces more than its head. Where it ends may be said in several ways, and readers that take different
+/// ones for right take the rest for another request: so whatever says more than once that there is nothing is refused too.
 fn has_body(headers: &[httparse::Header<'_>]) -> bool {
     let of = |name: &str| -> Vec<&[u8]> {
         headers.iter().filter(|h| h.name.eq_ignore_ascii_case(name)).map(|h| h.value).collect()

@@ -1,6 +1,6 @@
 //! `runs diff`: what runs have been made with, and what came of it, side by side.
 
-use super::chosen::all_chosen;
+use super::run_choice::all_chosen;
 use crate::args::RunsDiffArgs;
 use crate::commands::command_end::CommandEnd;
 use crate::output::console::Console;

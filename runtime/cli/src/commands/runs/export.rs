@@ -1,6 +1,6 @@
 //! `runs export`: the events of runs in one table.
 
-use super::chosen::all_chosen;
+use super::run_choice::all_chosen;
 use crate::args::RunsExportArgs;
 use crate::commands::command_end::CommandEnd;
 use crate::output::console::Console;

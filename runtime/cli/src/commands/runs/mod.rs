@@ -1,12 +1,12 @@
 //! `runs`: runs that are there, listed, shown, compared, plotted, exported, summarized and removed.
 
-mod chosen;
 mod diff;
 mod export;
 mod listing;
 mod ls;
 mod plot;
 mod rm;
+mod run_choice;
 mod show;
 mod stats;
 

@@ -1,6 +1,6 @@
 //! `runs plot`: a metric of runs as curves.
 
-use super::chosen::all_chosen;
+use super::run_choice::all_chosen;
 use crate::args::{PlotAxis, RunsPlotArgs};
 use crate::commands::command_end::CommandEnd;
 use crate::output::console::Console;
@@ -14,7 +14,7 @@ use meshwright_runs::{LogEvent, RunSummary};
 use meshwright_sorted::SortedSet;
 use std::path::Path;
 
-/// Where standard output is no terminal.
+/// Columns if standard output is not a terminal.
 const WIDTH: usize = 100;
 const HEIGHT: usize = 20;
 /// Fields of events that are measured at none of them.
@@ -143,7 +143,7 @@ fn steps_in_epoch(told: Option<f64>, run: &Path) -> Checked<f64> {
     })
 }
 
-/// Means over the last so many points; a value that is no number leaves a gap and begins anew.
+/// Means over the last `over` points; a value that is not a number leaves a gap and begins anew.
 fn smoothed(points: &[(f64, f64)], over: usize) -> Vec<(f64, f64)> {
     let mut open: std::collections::VecDeque<f64> = std::collections::VecDeque::new();
     let mut mean = |y: f64| {

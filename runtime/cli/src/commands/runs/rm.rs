@@ -1,6 +1,6 @@
 //! `runs rm`: runs that are no longer wanted, or their old checkpoints.
 
-use super::chosen::all_chosen;
+use super::run_choice::all_chosen;
 use crate::args::RunsRmArgs;
 use crate::commands::command_end::CommandEnd;
 use crate::output::console::Console;

@@ -1,6 +1,6 @@
 //! `runs show`: all that the folder of a run says of it.
 
-use super::chosen::chosen;
+use super::run_choice::chosen;
 use crate::args::RunsShowArgs;
 use crate::commands::command_end::CommandEnd;
 use crate::output::console::Console;

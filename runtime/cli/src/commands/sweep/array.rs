@@ -13,7 +13,7 @@ use crate::output::text::counted;
 use crate::refusal::wrong;
 use crate::replace::write;
 use crate::sweep::check::Verdict;
-use crate::sweep::words::{self, TrainWords};
+use crate::sweep::train_command::{self, TrainWords};
 use std::fmt::Write as _;
 use std::path::Path;
 
@@ -109,7 +109,7 @@ fn file(sweep: &Sweep<'_>, todo: &[usize], args: &SweepArgs) -> Result<String, C
         let run = sweep.dir.path().join(&sweep.names[*i]);
         let cores = sweep.spec.cores.map(usize::from);
         let given = TrainWords { run: &run, length: sweep.spec.length(), metrics, cores };
-        let train = words::train(&sweep.spec, &sweep.all[*i], &given);
+        let train = train_command::train(&sweep.spec, &sweep.all[*i], &given);
         let train = [vec![program.clone()], train].concat();
         line(format!("{task}) exec {} ;;", joined(&train)?));
     }

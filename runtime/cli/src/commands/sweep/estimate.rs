@@ -1,5 +1,5 @@
-//! `sweep --estimate`: what a step of each combination would take on a machine. Nothing runs, and nothing is written to the folder of
-//! the sweep.
+//! `sweep --estimate`: what a step of each combination would take on a machine. Nothing runs, and nothing is written to the
+//! folder of the sweep.
 
 use super::folder;
 use super::report::AskedTable;

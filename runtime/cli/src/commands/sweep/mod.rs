@@ -117,8 +117,9 @@ fn subject(args: &SweepArgs) -> Result<(SweepSpec, Folder), CommandEnd> {
     Ok((spec, dir))
 }
 
-/// The folder of a sweep that a file describes and the command does not name. The file may come from a stranger: it names no folder that
-/// is not below the current one, and there no link is followed; or it lies in the folder of its sweep, which it names.
+/// The folder of a sweep that a file describes and the command does not name. The file may come from a stranger: it names no
+/// folder that is not below the current one, and there no link is followed; or it lies in the folder of its sweep, which it
+/// names.
 fn dir_by_file(spec: &SweepSpec, file: &Path) -> Checked<Folder> {
     if spec.run.is_none() && spec.folder.is_none() {
         return Ok(Folder::at(spec.dir()));

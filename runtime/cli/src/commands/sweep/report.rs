@@ -70,7 +70,8 @@ fn of_runs(rows: &[SweepRow]) -> Vec<RunRow> {
     rows.iter().map(SweepRow::run).collect()
 }
 
-/// Refuses a column that the table of these runs will not have, before they run. Losses and metrics are columns once a run has some.
+/// Refuses a column that the table of these runs will not have, before they run. Losses and metrics are columns once a run has
+/// some.
 pub(super) fn sortable(rows: &[SweepRow], verdicts: &[Verdict], by: &str) -> Checked<()> {
     let mut table = ResultTable::of(&of_runs(rows));
     let measured = verdicts.iter().find_map(|v| match v {

@@ -12,11 +12,11 @@ use crate::sweep::check::Verdict;
 use crate::sweep::child::{ProcessEnd, RunTask, Signal};
 use crate::sweep::combination::Combination;
 use crate::sweep::halving::{Rung, best, reached, rungs, trials};
-use crate::sweep::live::LiveView;
+use crate::sweep::live_lines::LiveView;
 use crate::sweep::results::{Problem, Problems, ReadOnce, SweepRow};
 use crate::sweep::runner::run_all;
 use crate::sweep::spec::SweepSpec;
-use crate::sweep::words::{self, TrainWords};
+use crate::sweep::train_command::{self, TrainWords};
 use clap::Parser;
 use meshwright_files::Checked;
 use meshwright_files::text::listed;
@@ -208,7 +208,7 @@ impl Sweep<'_> {
         // Each has its share, at least one.
         let cores = Some((cores / jobs).max(1));
         let mut words =
-            words::train(&self.spec, &self.all[i], &TrainWords { run: &run, length, metrics, cores });
+            train_command::train(&self.spec, &self.all[i], &TrainWords { run: &run, length, metrics, cores });
         words.push("--format=json".into());
         Ok(RunTask { words, run, logs: self.dir.logs()?, log: log_of(name), bytes })
     }
@@ -243,11 +243,11 @@ pub(super) fn given(spec: &SweepSpec, train: &TrainArgs) -> ProjectOptions {
 pub(super) fn train_args(spec: &SweepSpec, c: &Combination, run: &Path) -> Result<TrainArgs, CommandEnd> {
     // Each run is given its cores: nobody else may.
     let given = TrainWords { run, length: spec.length(), metrics: &[], cores: Some(1) };
-    let words = words::train(spec, c, &given);
+    let words = train_command::train(spec, c, &given);
     let words = ["meshwright".to_string()].into_iter().chain(words).chain(["--format=json".into()]);
     match Cli::try_parse_from(words) {
         Ok(Cli { command: Command::Train(train), .. }) => {
-            words::only_taken(spec, c, &given)?;
+            train_command::only_taken(spec, c, &given)?;
             Ok(train)
         }
         Ok(_) => Err(Stop::Internal(Some("the command of a run is no training".into())).into()),

@@ -1,4 +1,4 @@
-//! What `explain` says beside its rows: totals, when collectives run, where attention is, and what recomputation saves.
+//! The output of `explain` besides its rows: totals, when collectives run, where attention is, and what recomputation saves.
 
 use crate::output::table::{Align, Table};
 use crate::output::text::{bytes, counted, dashed, flops, short_seconds, thousands};
@@ -7,7 +7,7 @@ use meshwright_core::explain::{
 };
 use meshwright_plan::CollectiveTotal;
 
-/// Where attention was recognized, and where a softmax was nearly one: a line for all of which the same is to be said.
+/// Recognized attention, and softmaxes that are nearly one: a line for all with the same text.
 pub(super) fn attention(report: &Report) -> String {
     attention_lines(report.attention.iter()).iter().map(|line| format!("attention  {line}\n")).collect()
 }
@@ -106,7 +106,7 @@ pub(super) fn recomputed(report: &Report) -> String {
     report.recompute.iter().map(one_path).collect()
 }
 
-/// What other lines would move and hold, beside what the layout does.
+/// Costs of other lines, next to those of the layout: bytes that they move and hold.
 pub(super) fn alternatives(report: &Report) -> String {
     let (moved, peak) = (report.per_device.collective_bytes, report.per_device.memory.peak_bytes);
     let one = |a: &AlternativeReport| format!("instead    {}\n", alternative(a, moved, peak));

@@ -1,5 +1,5 @@
-//! Lanes: streams of the transport, each with the calls that are on it in order. All collectives share the first one. Each link of a pipeline
-//! has one of its own, so that a message that is received ahead of its time keeps nobody waiting.
+//! Lanes: streams of the transport, each with the calls that are on it in order. All collectives share the first one. Each link
+//! of a pipeline has one of its own, so that a message that is received ahead of its time keeps nobody waiting.
 
 use crate::nccl::device::{DeviceEvent, Gpu, OwnStream};
 use crate::{CallName, Group, RecordedCalls};

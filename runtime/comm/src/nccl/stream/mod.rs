@@ -1,8 +1,8 @@
 //! The calls on the streams of a GPU, and who watches over them.
 //!
-//! All calls of a lane run on one stream in the order in which they were posted, so they end in that order: a
-//! number says which have ended. A thread looks at the first of each lane that has not, and ends everything where NCCL reports an error,
-//! another rank has aborted, or the time is up. From then on every call fails with the same cause.
+//! All calls of a lane run on one stream in the order in which they were posted, so they end in that order: a number says which
+//! have ended. A thread looks at the first of each lane that has not, and ends everything where NCCL reports an error, another
+//! rank has aborted, or the time is up. From then on every call fails with the same cause.
 //!
 //! The time of a collective runs from when its input was there and those before it had ended: time in which this GPU still
 //! computed does not count.

@@ -1,5 +1,5 @@
-//! Messages between stages of a pipeline: each link has its own order, what is received ahead of its time keeps nobody waiting, and whoever
-//! waits for ever is told with both ends.
+//! Messages between stages of a pipeline: each link has its own order, what is received ahead of its time keeps nobody waiting,
+//! and whoever waits for ever is told with both ends.
 
 use super::fake::{self, Compute};
 use super::{on_gpus, on_these, options, tag, world};
@@ -93,8 +93,8 @@ impl Stage {
     }
 }
 
-/// The first stage receives before it has computed what the answer comes of, with a collective of all in between. With the work of the whole
-/// context before each call, as collectives have it, that would wait for ever.
+/// The first stage receives before it has computed what the answer comes of, with a collective of all in between. With the work
+/// of the whole context before each call, as collectives have it, that would wait for ever.
 #[test]
 fn what_is_received_ahead_keeps_nobody_waiting() {
     let values = on_gpus(3, &options(Timeouts::for_tests()), |transport| {

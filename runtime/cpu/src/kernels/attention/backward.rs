@@ -9,8 +9,8 @@ use meshwright_exec::backend::RngState;
 use meshwright_plan::AttentionPart;
 use rayon::prelude::*;
 
-/// Tasks at least, where the gradient of a bias is a sum over positions of the outer dims: these are taken in so many parts, whatever the
-/// number of threads, so that the order of the sum is one.
+/// Tasks at least, where the gradient of a bias is a sum over positions of the outer dims: these are taken in so many parts,
+/// whatever the number of threads, so that the order of the sum is one.
 const TASKS: usize = 16;
 
 /// Buffers of a task.

@@ -1,7 +1,7 @@
 //! The numbers of a device, so that its kernels take the times that were measured: what [`DeviceRates`] computes, backwards.
 
 use super::probes::ProbeKind;
-use crate::estimates::measured::{MeasuredStep, quartiles};
+use crate::estimates::measured_step::{MeasuredStep, quartiles};
 use meshwright_cost::kernels::program;
 use meshwright_cost::machine::{AttentionRates, DeviceKind, LEAST_ELEMENT_SECONDS, Machine, MatrixRates};
 use meshwright_cost::step::{DeviceRates, products_of};
@@ -20,7 +20,7 @@ pub(super) struct Sample {
 /// The kernels of a program outside of loops.
 ///
 /// # Errors
-/// Where there is no device plan.
+/// If a device plan is missing.
 pub(super) fn samples(
     plan: &Plan,
     measured: &MeasuredStep,
@@ -43,7 +43,7 @@ const NOTHING: f64 = 512.0;
 /// Least bytes of a kernel that tells of memory.
 const SOMETHING: f64 = 32_768.0;
 
-/// The part of a kernel's time beside its launch from which on it tells of memory.
+/// The least part of a kernel's time after its launch that shows the speed of memory.
 const TELLS: f64 = 0.5;
 
 /// A kernel takes so much longer than its memory, if it tells of what it computes.
@@ -52,8 +52,8 @@ const COMPUTES: f64 = 1.3;
 /// How often the seconds of functions are found from those of the others.
 const ROUNDS: usize = 4;
 
-/// Sets the numbers of one device by the samples of probes: a core, or a GPU. Without samples of a kind its numbers stay. `attention` is the
-/// kernel of attention that was measured.
+/// Sets the numbers of one device by the samples of probes: a core, or a GPU. Without samples of a kind its numbers stay.
+/// `attention` is the kernel of attention that was measured.
 pub(super) fn fit(machine: &mut Machine, of: &[(ProbeKind, Vec<Sample>)], attention: &str) {
     // What a training keeps of the greatest rates is known by plans.
     (machine.device.sustained, machine.device.attention_sustained) = (1.0, 1.0);
@@ -76,7 +76,7 @@ fn median(of: impl IntoIterator<Item = f64>) -> Option<f64> {
     quartiles(of.into_iter().collect()).map(|q| q[1])
 }
 
-/// Seconds of a sample beside its launch.
+/// Seconds of a sample without its launch.
 fn working(machine: &Machine, s: &Sample) -> f64 {
     (s.seconds - s.work.kernels * machine.device.kernel).max(s.seconds * 1e-3)
 }
@@ -104,8 +104,9 @@ fn memory(machine: &mut Machine, samples: &[&Sample]) {
 /// All cores together get so much less than each alone, where they share what limits them.
 const SHARED: f64 = 0.9;
 
-/// Bytes per second of all cores, by vectors that as many devices as there are cores read at the same time; none where each has its own rate
-/// then too. Estimates take it for a limit of what lies in caches as well, so one below their rates is not written either.
+/// Bytes per second of all cores, by vectors that as many devices as there are cores read at the same time; none where each has
+/// its own rate then too. Estimates take it for a limit of what lies in caches as well, so one below their rates is not written
+/// either.
 pub(super) fn total(machine: &mut Machine, cores: usize, samples: &[Sample]) {
     let updates = samples.iter().filter(|s| s.work.phase == Phase::Update && s.work.bytes >= SOMETHING);
     let all = median(updates.map(|s| cores as f64 * s.work.bytes / working(machine, s)));
@@ -114,7 +115,7 @@ pub(super) fn total(machine: &mut Machine, cores: usize, samples: &[Sample]) {
     machine.device.stream.total = all.filter(|all| *all < SHARED * alone && *all > greatest);
 }
 
-/// Seconds of a function for an element, less those of others beside it: by the kernel that has most of it.
+/// Seconds of a function for an element, less those of other functions in the kernel: by the kernel that has most of it.
 fn functions(machine: &mut Machine, family: ScalarFamily, samples: &[&Sample]) {
     let count = |s: &Sample| s.work.scalars[family.position()];
     let Some(most) = samples.iter().max_by(|a, b| count(a).total_cmp(&count(b))) else { return };
@@ -179,12 +180,13 @@ fn products(machine: &mut Machine, samples: &[&Sample]) {
     *machine = best.map_or_else(|| machine.clone(), |best| best.0);
 }
 
-/// Starts of the fit of a GPU's products, whose waves make steps in their times: the part of the peak inside a tile, and a factor of what fills it.
+/// Starts of the fit of a GPU's products, whose waves make steps in their times: the part of the peak inside a tile, and a factor
+/// of what fills it.
 const GPU_STARTS: [(f64, f64); 8] =
     [(0.5, 1.0), (0.6, 1.0), (0.7, 1.0), (0.8, 1.0), (0.9, 1.0), (1.0, 1.0), (0.7, 0.5), (0.9, 0.5)];
 
-/// The machine with the numbers that are reached from one, each changed for itself until none gives products their times any better, and what they
-/// are off by.
+/// The machine with the numbers that are reached from one, each changed for itself until none gives products their times any
+/// better, and what they are off by.
 fn climbed(mut machine: Machine, products: &[&Sample]) -> (Machine, f64) {
     // The fastest product reaches a part of its tiles too, so the rate of whole tiles is greater.
     let mut best = error(&machine, products);
@@ -207,8 +209,9 @@ fn climbed(mut machine: Machine, products: &[&Sample]) -> (Machine, f64) {
     (machine, best)
 }
 
-/// Changes one of the numbers that the shape of products is priced by: elements in which a tile is filled, or the rate of a tile. The first
-/// tile stays the measure of the others: its own rate is that of a CPU's peak, or a part of the one that a GPU's data sheet has.
+/// Changes one of the numbers that the shape of products is priced by: elements in which a tile is filled, or the rate of a tile.
+/// The first tile stays the measure of the others: its own rate is that of a CPU's peak, or a part of the one that a GPU's data
+/// sheet has.
 fn change(machine: &mut Machine, number: usize, factor: f64) {
     let shape = &mut machine.device.product;
     match number.checked_sub(1) {
@@ -255,8 +258,8 @@ fn attention_rate(machine: &Machine, s: &Sample, of: &Scores) -> f64 {
     products_of(machine.device.kind, of) * pairs * (of.width + of.values) / working(machine, s)
 }
 
-/// The greatest rate of attention and the keys with half of it, for the widest keys without dropout; then how much slower it is with
-/// narrower ones, and with dropout.
+/// The greatest rate of attention and the keys with half of it, for the widest keys without dropout; then how much slower it is
+/// with narrower ones, and with dropout.
 fn attention_rates(machine: &mut Machine, samples: &[&Sample], name: &str) {
     let all: Vec<(Scores, f64)> = samples
         .iter()
@@ -293,15 +296,16 @@ fn attention_rates(machine: &mut Machine, samples: &[&Sample], name: &str) {
     machine.device.attention.insert(name.into(), rates);
 }
 
-/// `top` and `half` of `rate = top * keys / (keys + half)`, by least squares of `keys / rate = (keys + half) / top`, each point weighted by
-/// its own size.
+/// `top` and `half` of `rate = top * keys / (keys + half)`, by least squares of `keys / rate = (keys + half) / top`, each point
+/// weighted by its own size.
 fn saturation(points: &[(f64, f64)]) -> Option<(f64, f64)> {
     let line = straight(points.iter().map(|(keys, rate)| (*keys, keys / rate)))?;
     let (slope, start) = line;
     if slope > 0.0 { Some((1.0 / slope, (start / slope).max(0.0))) } else { None }
 }
 
-/// Slope and start of the line through points whose relative distances count; the start is not below 0. None through fewer than two.
+/// Slope and start of the line through points whose relative distances count; the start is not below 0. None through fewer than
+/// two.
 pub(super) fn straight(points: impl Iterator<Item = (f64, f64)>) -> Option<(f64, f64)> {
     let (mut n, mut w, mut x, mut y, mut xx, mut xy) = (0, 0.0, 0.0, 0.0, 0.0, 0.0);
     for (px, py) in points {

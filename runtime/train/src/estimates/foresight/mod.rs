@@ -112,7 +112,8 @@ pub struct PublishedRun {
     /// Memory of a device.
     #[serde(default)]
     pub memory_gib: Option<f64>,
-    /// What the source does not state: `microbatches`, `recompute`, a key of the pipeline or of the engine. The fastest that fits is taken.
+    /// What the source does not state: `microbatches`, `recompute`, a key of the pipeline or of the engine. The fastest that fits
+    /// is taken.
     #[serde(default)]
     pub open: Vec<String>,
 }

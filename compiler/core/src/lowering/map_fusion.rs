@@ -1,0 +1,267 @@
+//! Chains of element-wise steps become one: what one step writes and the next reads stays in registers.
+//!
+//! Before `a = x * y; b = a + z` as two maps over one iteration space, after one map; `a` is still written if something else
+//! reads it. Where nothing else does, `a` may also lie in another order of its dims than `b`. Maps without operands (constants,
+//! positions) are computed where they are used, but for tables: costly functions of positions that many elements read.
+
+use super::per_buffer::PerBuffer;
+use super::stretches::stretches;
+use meshwright_plan::expr::{BinaryFn, Reg, Scalar, UnaryFn};
+use meshwright_plan::{BufId, Dim, Expr, Operand, Plan, Prim, Step};
+use meshwright_sorted::SortedMap;
+
+/// Most nodes of a fused expression: its registers should stay in the first-level cache.
+const MAX_NODES: usize = 128;
+/// Most operands of a fused step.
+const MAX_INPUTS: usize = 16;
+
+/// So many elements of a reader for each of a generator are many.
+const MANY: usize = 4;
+/// Functions that cost more than reading what they gave.
+const COSTLY: &[UnaryFn] = &[
+    UnaryFn::Exp,
+    UnaryFn::Log,
+    UnaryFn::Log1p,
+    UnaryFn::Tanh,
+    UnaryFn::Sigmoid,
+    UnaryFn::Erf,
+    UnaryFn::Sin,
+    UnaryFn::Cos,
+    UnaryFn::Tan,
+];
+
+/// Who makes and reads each buffer, by the positions of steps.
+struct BufferUses {
+    /// In ascending order.
+    readers: PerBuffer<Vec<usize>>,
+    producer: PerBuffer<Option<usize>>,
+    /// Outputs and next values.
+    kept: PerBuffer<bool>,
+}
+
+impl BufferUses {
+    fn new(plan: &Plan) -> BufferUses {
+        let (readers, producer) = (PerBuffer::new(plan, Vec::new()), PerBuffer::new(plan, None));
+        let mut kept = PerBuffer::new(plan, false);
+        let next = plan.program_inputs.iter().filter_map(|l| l.next);
+        plan.outputs.iter().map(|o| o.buf).chain(next).for_each(|b| kept[b] = true);
+        let mut uses = BufferUses { readers, producer, kept };
+        for (at, step) in plan.steps.iter().enumerate() {
+            uses.add(step, at);
+        }
+        uses
+    }
+
+    fn add(&mut self, step: &Step, at: usize) {
+        for o in &step.reads {
+            let all = &mut self.readers[o.buf];
+            let place = all.partition_point(|i| *i < at);
+            if all.get(place) != Some(&at) {
+                all.insert(place, at);
+            }
+        }
+        for o in &step.writes {
+            self.producer[o.buf] = Some(at);
+        }
+    }
+
+    fn remove_reader(&mut self, step: &Step, at: usize) {
+        for o in &step.reads {
+            let all = &mut self.readers[o.buf];
+            if let Ok(place) = all.binary_search(&at) {
+                all.remove(place);
+            }
+        }
+    }
+
+    /// True if something else than these two steps needs a buffer.
+    fn needed_besides(&self, buf: BufId, [a, b]: [usize; 2]) -> bool {
+        self.kept[buf] || self.readers[buf].iter().any(|i| *i != a && *i != b)
+    }
+
+    /// True if a step between two others reads a buffer.
+    fn read_between(&self, buf: BufId, from: usize, to: usize) -> bool {
+        let all = &self.readers[buf];
+        all.get(all.partition_point(|i| *i <= from)).is_some_and(|i| *i < to)
+    }
+}
+
+/// Fuses element-wise steps, and the steps of each attention.
+pub fn fuse(mut plan: Plan) -> Plan {
+    super::attention::merge(&mut plan);
+    let stretch = stretches(&plan.steps);
+    let mut uses = BufferUses::new(&plan);
+    let mut steps: Vec<Option<Step>> = plan.steps.drain(..).map(Some).collect();
+    for at in 0..steps.len() {
+        while let Some(from) = candidate(&plan, &steps, &uses, at, &stretch) {
+            let (Some(first), Some(second)) = (steps[from].take(), steps[at].take()) else { break };
+            let generator = first.reads.is_empty();
+            let needed = |b: BufId| uses.needed_besides(b, [from, at]);
+            // A generator is left for its other readers; anything else moves here.
+            let gone = !generator || !first.writes.iter().any(|o| needed(o.buf));
+            let merged = merge(&first, &second, &|b| !generator && needed(b));
+            if gone {
+                uses.remove_reader(&first, from);
+            }
+            uses.remove_reader(&second, at);
+            uses.add(&merged, at);
+            steps[from] = (!gone).then_some(first);
+            steps[at] = Some(merged);
+        }
+    }
+    plan.steps = steps.into_iter().flatten().collect();
+    plan
+}
+
+/// A map whose result the map at `at` reads, and that can be merged into it.
+fn candidate(
+    plan: &Plan,
+    steps: &[Option<Step>],
+    uses: &BufferUses,
+    at: usize,
+    stretch: &[usize],
+) -> Option<usize> {
+    let second = steps[at].as_ref()?;
+    let Prim::Map { expr: e2, .. } = &second.prim else { return None };
+    let (inputs, o2) = (&second.reads, &second.writes);
+    for input in inputs {
+        let Some(from) = uses.producer[input.buf].filter(|f| *f < at && stretch[*f] == stretch[at]) else {
+            continue;
+        };
+        let Some(first) = &steps[from] else { continue };
+        let Prim::Map { expr: e1, .. } = &first.prim else { continue };
+        let (i1, o1) = (&first.reads, &first.writes);
+        if e1.nodes.len() + e2.nodes.len() > MAX_NODES || i1.len() + inputs.len() > MAX_INPUTS {
+            continue;
+        }
+        let Some(produced) = o1.iter().find(|o| o.buf == input.buf) else { continue };
+        // Read under another name of a dim, the whole buffer is needed.
+        if inputs.iter().any(|i| o1.iter().any(|o| o.buf == i.buf && o.dims != i.dims)) {
+            continue;
+        }
+        if i1.is_empty() {
+            // A generator: each of its dims is a dim of the consumer, split alike.
+            let within = produced.dims.iter().all(|d| o2[0].dims.contains(d));
+            if within && !is_table(plan, (e1, produced), &o2[0]) {
+                return Some(from);
+            }
+            continue;
+        }
+        if !same_order(plan, &o1[0], &o2[0]) {
+            // The same elements in another order: nothing else may want them in theirs.
+            let wanted = |o: &Operand| uses.needed_besides(o.buf, [at; 2]);
+            if !same_elements(plan, &o1[0], &o2[0]) || o1.iter().any(wanted) {
+                continue;
+            }
+        }
+        // Moved down to `at`, what it writes must not be read before.
+        if !o1.iter().any(|o| uses.read_between(o.buf, from, at)) {
+            return Some(from);
+        }
+    }
+    None
+}
+
+/// True if two operands have the same elements in the same order.
+fn same_order(plan: &Plan, a: &Operand, b: &Operand) -> bool {
+    a.dims == b.dims && plan.buffer(a.buf).extents == plan.buffer(b.buf).extents
+}
+
+/// True if they have the same elements in any order.
+fn same_elements(plan: &Plan, a: &Operand, b: &Operand) -> bool {
+    let extent = |o: &Operand, dim: Dim| {
+        let at = o.dims.iter().position(|d| *d == dim)?;
+        Some(&plan.buffer(o.buf).extents[at])
+    };
+    a.dims.len() == b.dims.len() && a.dims.iter().all(|d| extent(a, *d) == extent(b, *d))
+}
+
+/// Whether a generator is better computed once, and read: where a step that reads it has many elements for each of it, and they
+/// are not cheap, as the angles of rotary positions.
+fn is_table(plan: &Plan, (of, generated): (&Expr, &Operand), reader: &Operand) -> bool {
+    let elements =
+        |o: &Operand| plan.buffer(o.buf).extents.iter().map(|extent| extent.size).product::<usize>();
+    // Whether a node is another number for each position.
+    let mut varies: Vec<bool> = vec![];
+    let mut costs = false;
+    for node in &of.nodes {
+        let reads = node.scalar.reads();
+        let here = matches!(node.scalar, Scalar::Index(_)) || reads.iter().any(|r| varies[usize::from(*r)]);
+        let costly = match node.scalar {
+            Scalar::Unary(f, _) => COSTLY.contains(&f),
+            Scalar::Binary(f, ..) => f == BinaryFn::Pow,
+            _ => false,
+        };
+        costs |= here && costly;
+        varies.push(here);
+    }
+    costs && elements(reader) >= MANY * elements(generated)
+}
+
+/// The map that computes both. Of the first one's results those for which `needed` are still written.
+fn merge(first: &Step, second: &Step, needed: &dyn Fn(BufId) -> bool) -> Step {
+    let (Prim::Map { expr: e1, regs: r1 }, Prim::Map { expr: e2, regs: r2 }) = (&first.prim, &second.prim)
+    else {
+        return second.clone();
+    };
+    let (o1, o2) = (&first.writes, &second.writes);
+    let mut m = Merged { expr: Expr::default(), inputs: Vec::new(), space: o2[0].dims.clone() };
+    let regs1 = m.append(e1, &first.reads, &o1[0].dims, &SortedMap::new());
+    let known: SortedMap<BufId, Reg> = o1.iter().zip(r1).map(|(o, r)| (o.buf, regs1[*r as usize])).collect();
+    let regs2 = m.append(e2, &second.reads, &o2[0].dims, &known);
+    let (mut regs, mut writes, mut origin) = (Vec::new(), Vec::new(), Vec::new());
+    for ((r, o), w) in r1.iter().zip(o1).zip(&first.origin).filter(|x| needed(x.0.1.buf)) {
+        regs.push(regs1[*r as usize]);
+        writes.push(o.clone());
+        origin.push(w.clone());
+    }
+    regs.extend(r2.iter().map(|r| regs2[*r as usize]));
+    writes.extend(o2.iter().cloned());
+    origin.extend(second.origin.iter().cloned());
+    Step { phase: second.phase, origin, ..Step::new(Prim::Map { expr: m.expr, regs }, m.inputs, writes) }
+}
+
+struct Merged {
+    expr: Expr,
+    inputs: Vec<Operand>,
+    space: Vec<Dim>,
+}
+
+impl Merged {
+    /// Appends an expression over its operands; those in `known` are already computed. Gives the new register of each of
+    /// its nodes.
+    fn append(
+        &mut self,
+        expr: &Expr,
+        inputs: &[Operand],
+        space: &[Dim],
+        known: &SortedMap<BufId, Reg>,
+    ) -> Vec<Reg> {
+        let mut regs: Vec<Reg> = Vec::new();
+        for node in &expr.nodes {
+            let reg = match node.scalar {
+                Scalar::Load(i) => {
+                    let o = &inputs[i as usize];
+                    match known.get(&o.buf) {
+                        Some(r) => *r,
+                        None => {
+                            let slot = self.inputs.iter().position(|x| x == o).unwrap_or_else(|| {
+                                self.inputs.push(o.clone());
+                                self.inputs.len() - 1
+                            });
+                            self.expr.push(Scalar::Load(slot as u16), node.dtype)
+                        }
+                    }
+                }
+                Scalar::Index(k) => {
+                    let dim = space[k as usize];
+                    let k = self.space.iter().position(|d| *d == dim).unwrap_or(0);
+                    self.expr.push(Scalar::Index(k as u16), node.dtype)
+                }
+                other => self.expr.push(other.map_reads(|r| regs[r as usize]), node.dtype),
+            };
+            regs.push(reg);
+        }
+        regs
+    }
+}
