@@ -8,6 +8,7 @@
 mod attention;
 mod device;
 mod folds;
+mod fp8;
 mod index;
 mod kernel;
 mod maps;
@@ -75,10 +76,13 @@ impl Platform for CubePlatform {
 
 fn target_of(device: &CubeDevice) -> Target {
     match device {
-        CubeDevice::Cuda(gpu) => Target {
-            tensor_cores: attention::is_there(&device.client()),
-            ..Target::cuda((0, 0), blas::is_open(gpu.index))
-        },
+        CubeDevice::Cuda(gpu) => {
+            let opened = blas::capability(gpu.index);
+            Target {
+                tensor_cores: attention::is_there(&device.client()),
+                ..Target::cuda(opened.unwrap_or_default(), opened.is_some())
+            }
+        }
         _ => Target::compiled_on_host(),
     }
 }

@@ -158,6 +158,7 @@ fn product_in_parts(
         sums: Sums::Exact,
         epilogue: Epilogue { bias: biased.then_some(bias.matrix.address), then, apart: 0 },
         adds: added,
+        scales: None,
     };
     let case = format!("{rows} x {terms} x {columns} {orders:?} {element} {made} {then:?} {adds:?}");
     let mut room = vec![0u64; 1024];
