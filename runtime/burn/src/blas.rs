@@ -2,8 +2,10 @@
 
 use burn_backend::DType as BurnType;
 use meshwright_device::kernels::matmul::FactorDigits;
+use meshwright_gpu::matmuls::{
+    Bits, Epilogue, Follows, Matmul, Matrix, MatrixElement, Order, Sums, matrix_of,
+};
 use meshwright_plan::Fp8;
-use meshwright_gpu::matmuls::{Bits, Epilogue, Follows, Matmul, Matrix, MatrixElement, Order, Sums, matrix_of};
 
 fn element(dtype: BurnType) -> Option<MatrixElement> {
     match dtype {
@@ -24,7 +26,11 @@ fn code(format: Fp8) -> MatrixElement {
 
 /// The product of factors in FP8, but for addresses, as [`MatmulCall`](meshwright_device::kernels::matmul::MatmulCall) describes them: rows, columns
 /// and summed elements. None where the result is not a matrix of these rows and columns.
-pub fn fp8_product([rows, columns, summed]: [usize; 3], formats: [Fp8; 2], out: (Matrix, usize)) -> Option<Matmul> {
+pub fn fp8_product(
+    [rows, columns, summed]: [usize; 3],
+    formats: [Fp8; 2],
+    out: (Matrix, usize),
+) -> Option<Matmul> {
     let matrix = |format: Fp8, (rows, columns): (usize, usize), order: Order| Matrix {
         address: 0,
         element: code(format),
