@@ -223,6 +223,36 @@ fn layers_in_fp8_are_the_same_as_a_gpu_launches_them() {
     layers_are_the_same(Devices::of(meshwright_burn::reference()), "layers in fp8, launches of a GPU");
 }
 
+/// A product of two cotangents has two factors of E5M2, which no kernel of a GPU multiplies: both are stored in `bf16`.
+#[test]
+fn two_factors_of_e5m2_stay_in_bf16() {
+    let (mut g, mut bound) = (Graph::new(Dims::default()), Bound::new());
+    let [r, d, h] = [("r", 16), ("d", 32), ("h", 48)].map(|(n, size)| g.dims.add(n, size));
+    let mut rng = Rng::new(23);
+    let factors = [("x", [r, d]), ("y", [d, h])].map(|(name, dims)| {
+        let leaf = InputOpKind::Input { name: name.into() };
+        g.cursor.phase = Phase::Forward;
+        let id = g.op(InputOp { input: leaf, ty: Type::new(DType::F32, dims.to_vec()) }, &[]);
+        bound
+            .insert(id, F64Tensor::build(&g.dims, &dims, |_| f64::from(rng.float(-1.0, 1.0).round() as f32)));
+        g.cursor.phase = Phase::Backward;
+        g.scaled(id, 1.0)
+    });
+    let product = g.contract_to(&factors, &[r, h]);
+    g.nodes[product].origin.layer = true;
+    let step = StepGraph { float: Arithmetic::FP8, ..step(&g, &[("product", product)]) };
+    let wanted = [("product", product, walk(&g, &bound)[product.0 as usize].clone())];
+    let whole = [way(&[], vec![])];
+    let within = Within { narrow: 1e-6, ..Within::default() };
+    let mut devices = Devices::of(meshwright_burn::reference());
+    same_step("two of e5m2", &step, &tensors(&step.graph, &bound), &wanted, within, &whole, &mut devices)
+        .unwrap();
+    let Ok(planned) = plan(&step, &layout(&whole[0].mesh, vec![]), false) else { panic!("no plan") };
+    let device = meshwright_device::compile(&planned.plan, 0, Target::h100()).unwrap();
+    let declined: Vec<String> = device.fp8_declined.values().map(ToString::to_string).collect();
+    assert_eq!(declined, ["both factors are E5M2, and kernels take one at most"]);
+}
+
 #[cfg(feature = "cuda")]
 #[test]
 fn layers_in_fp8_are_the_same_on_a_gpu() {

@@ -1,7 +1,7 @@
 //! Training in 8 bits: which products have factors of E4M3 and E5M2, and what that does to losses.
 
 use super::bf16::{falls, kept_in_full, near, precise, report, write_block};
-use crate::support::{SMALL, SMALL_DIMS, Trained, folder, options, run, trained, trained_on};
+use crate::support::{SMALL, Trained, folder, options, run, trained, trained_on};
 use crate::training::text::tokenized;
 use meshwright_core::{StepGraph, evaluation, training_step};
 use meshwright_device::kernels::Kernel;
@@ -400,7 +400,7 @@ fn estimates_and_reports_know_which_matmuls_are_in_8_bits() {
         let said = run(&[&args[..], &["--format", "json"]].concat());
         assert_eq!(said.code, Some(0), "{}", said.err);
         let found: serde_json::Value = serde_json::from_str(&said.out).unwrap();
-        found["kernels"]["matmul"]["seconds"].as_f64().unwrap_or_else(|| panic!("{found}"))
+        found["breakdown"]["matmul"].as_f64().unwrap_or_else(|| panic!("{found}"))
     };
     let [half, eight] = ["bf16", "fp8"].map(|precision| seconds("dgx-h100", precision));
     assert!(eight < 0.9 * half, "{eight} of {half}");
