@@ -33,7 +33,7 @@ impl Lower<'_> {
     }
 
     /// Records the kernel of a step that rounds a factor.
-    pub(super) fn fp8_factor(&mut self, step: &Step) -> Result<(), LoweringError> {
+    pub(in crate::burn) fn fp8_factor(&mut self, step: &Step) -> Result<(), LoweringError> {
         let Some(factor) = self.rounded_to_bytes(step).cloned() else { return Ok(()) };
         let out = self.local(&step.writes[0])?;
         let inputs = factor.reads.iter().map(|o| self.local(o)).collect::<Result<Vec<_>, _>>()?;
@@ -58,11 +58,17 @@ impl Lower<'_> {
     }
 
     /// The operands of a matmul, if its factors are stored as codes.
-    pub(super) fn fp8_operands(&self, [a, b]: [&Local; 2], out: &Local) -> Result<Option<Fp8Operands>, LoweringError> {
+    pub(super) fn fp8_operands(
+        &self,
+        [a, b]: [&Local; 2],
+        out: &Local,
+    ) -> Result<Option<Fp8Operands>, LoweringError> {
         let factors = &self.decisions.fp8.factors;
         let (Some(x), Some(y)) = (factors.get(&a.buf), factors.get(&b.buf)) else { return Ok(None) };
         let Some(Ok(of)) = Fp8Contraction::of([a, b], out)? else {
-            return Err(LoweringError::Plan("factors of a matmul are stored as codes that it cannot read".into()));
+            return Err(LoweringError::Plan(
+                "factors of a matmul are stored as codes that it cannot read".into(),
+            ));
         };
         let (bufs, formats) = ([a.buf, b.buf], [x.format, y.format]);
         let order = if of.swapped { [1, 0] } else { [0, 1] };

@@ -37,7 +37,6 @@ impl Lower<'_> {
             return Ok(());
         }
         match &step.prim {
-            Prim::Map { .. } if self.rounded_to_bytes(step).is_some() => self.fp8_factor(step),
             Prim::Map { expr, regs } => self.map(step, expr, regs),
             Prim::Contract => self.contract(step),
             Prim::Reduce { monoid } => self.reduction(step, *monoid),

@@ -9,7 +9,7 @@ use crate::kernels::table::kernels;
 use crate::lowering::Lowering;
 use crate::passes::attention_bits::AttentionBits;
 use crate::passes::epilogues::Epilogues;
-use crate::passes::fp8_matmuls::fp8_matmuls as found_fp8;
+use crate::passes::fp8_matmuls::Fp8Matmuls;
 use crate::passes::inlined::InlinedValues;
 use crate::passes::masks::Masks;
 use crate::passes::residuals::Residuals;
@@ -83,7 +83,9 @@ fn rounded_factors(lowering: &mut Lowering<'_>) -> bool {
 
 fn fp8_matmuls(lowering: &mut Lowering<'_>) -> bool {
     // Of a Plan that contradicts itself the lowering of its steps says where.
-    lowering.decisions.fp8 = found_fp8(lowering).unwrap_or_default();
+    let local = |operand: &_| lowering.context.local(operand);
+    let found = Fp8Matmuls::of(&lowering.uses, &lowering.graph.target, local);
+    lowering.decisions.fp8 = found.unwrap_or_default();
     !lowering.decisions.fp8.factors.is_empty()
 }
 

@@ -6,11 +6,10 @@
 
 use super::inlined::cut;
 use crate::decisions::def_use::DefUse;
-use crate::error::{LoweringError, NoFp8Matmul};
-use crate::lowering::Lowering;
+use crate::error::NoFp8Matmul;
 use crate::lowering::contraction::{Contraction, contraction};
 use crate::lowering::local::Local;
-use crate::target::TargetKind;
+use crate::target::Target;
 use meshwright_plan::expr::{BinaryFn, Expr, Reg, Scalar};
 use meshwright_plan::{BufId, Computed, DType, Fp8, Operand, Prim, Step};
 use meshwright_sorted::{SortedMap, SortedSet};
@@ -45,16 +44,16 @@ pub struct Fp8Factor {
     pub inverse: Operand,
     /// Rows and columns of the value as a matrix.
     pub matrix: [usize; 2],
-    /// Whether a matmul sums over the last dims of the value.
+    /// True if a matmul sums over the last dims of the value.
     pub plain: bool,
-    /// Whether a matmul sums over the first ones, so that the matrix is transposed.
+    /// True if a matmul sums over the first ones, so that the matrix is transposed.
     pub turned: bool,
 }
 
 /// A matmul of two rounded factors as a device computes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fp8Contraction {
-    /// Whether the second operand is the left factor.
+    /// True if the second operand is the left factor.
     pub swapped: bool,
     /// Rows, columns and summed elements.
     pub sizes: [usize; 3],
@@ -65,11 +64,19 @@ pub struct Fp8Contraction {
 }
 
 impl Fp8Contraction {
+    /// The operands that are the left and the right factor.
+    fn operands(&self) -> [usize; 2] {
+        if self.swapped { [1, 0] } else { [0, 1] }
+    }
+
     /// The matmul of operands of these extents; none if its result is zero.
     ///
     /// # Errors
     /// The reason why kernels cannot compute it, if they cannot.
-    pub fn of([a, b]: [&Local; 2], out: &Local) -> Result<Option<Result<Fp8Contraction, NoFp8Matmul>>, String> {
+    pub fn of(
+        [a, b]: [&Local; 2],
+        out: &Local,
+    ) -> Result<Option<Result<Fp8Contraction, NoFp8Matmul>>, String> {
         let Contraction::Matmul(m) = contraction(a, b, out)? else { return Ok(None) };
         let ([rows, columns], [p, q], [r, s]) = (&m.shape[..], &m.left.reshape[..], &m.right.reshape[..])
         else {
@@ -100,62 +107,67 @@ struct Rounding {
 /// The roundings of a Plan by their results.
 type Roundings = SortedMap<BufId, Rounding>;
 
-/// Finds the matmuls of a device.
-///
-/// # Errors
-/// If the Plan contradicts itself.
-pub(crate) fn fp8_matmuls(lowering: &Lowering<'_>) -> Result<Fp8Matmuls, LoweringError> {
-    let uses = &lowering.uses;
-    let roundings = roundings(uses);
-    let mut found = Fp8Matmuls::default();
-    if lowering.graph.target.kind != TargetKind::Cuda || roundings.is_empty() {
-        return Ok(found);
-    }
-    let mut matmuls: SortedMap<usize, Fp8Contraction> = SortedMap::new();
-    for (at, step) in uses.plan.steps.iter().enumerate() {
-        let (Prim::Contract, [a, b], [out]) = (&step.prim, &step.reads[..], &step.writes[..]) else { continue };
-        let ([Some(x), Some(y)], true) = ([a, b].map(|o| source(uses, &roundings, o.buf)), a.buf != b.buf) else {
-            continue;
-        };
-        let locals = [lowering.local(a)?, lowering.local(b)?];
-        let Some(shaped) = Fp8Contraction::of([&locals[0], &locals[1]], &lowering.local(out)?)? else { continue };
-        let decided = match declined(lowering, &roundings, at, [(a, x), (b, y)]) {
-            Some(because) => Err(because),
-            None => shaped,
-        };
-        match decided {
-            Ok(matmul) => drop(matmuls.insert(at, matmul)),
-            Err(because) => drop(found.declined.insert(at, because)),
+impl Fp8Matmuls {
+    /// Finds the matmuls of a device; `local` gives its block of an operand.
+    ///
+    /// # Errors
+    /// If the Plan contradicts itself.
+    pub fn of(
+        uses: &DefUse<'_>,
+        target: &Target,
+        local: impl Fn(&Operand) -> Result<Local, String>,
+    ) -> Result<Fp8Matmuls, String> {
+        let roundings = roundings(uses);
+        let mut found = Fp8Matmuls::default();
+        if !target.blocks || roundings.is_empty() {
+            return Ok(found);
         }
+        let mut matmuls: SortedMap<usize, Fp8Contraction> = SortedMap::new();
+        for (at, step) in uses.plan.steps.iter().enumerate() {
+            let (Prim::Contract, [a, b], [out]) = (&step.prim, &step.reads[..], &step.writes[..]) else {
+                continue;
+            };
+            let [Some(x), Some(y)] = [a, b].map(|o| source(uses, &roundings, o.buf)) else { continue };
+            let locals = [local(a)?, local(b)?];
+            let Some(shaped) = Fp8Contraction::of([&locals[0], &locals[1]], &local(out)?)? else { continue };
+            match declined(uses, target, &roundings, at, [(a, x), (b, y)]).map_or(shaped, Err) {
+                Ok(matmul) => drop(matmuls.insert(at, matmul)),
+                Err(because) => drop(found.declined.insert(at, because)),
+            }
+        }
+        agree(uses, &mut matmuls, &mut found.declined);
+        matmuls.iter().for_each(|(at, matmul)| found.add(uses, &roundings, *at, matmul));
+        Ok(found)
     }
-    agree(uses, &mut matmuls, &mut found.declined);
-    for (at, matmul) in &matmuls {
-        let reads = &uses.plan.steps[*at].reads;
-        let of = if matmul.swapped { [1, 0] } else { [0, 1] };
-        for ((operand, turned), matrix) in of.into_iter().zip(matmul.turned).zip(matmul.matrices) {
-            let buf = reads[operand].buf;
+
+    /// Adds the factors of a matmul in the order in which it reads them.
+    fn add(&mut self, uses: &DefUse<'_>, roundings: &Roundings, at: usize, matmul: &Fp8Contraction) {
+        for ((operand, turned), matrix) in
+            matmul.operands().into_iter().zip(matmul.turned).zip(matmul.matrices)
+        {
+            let buf = uses.plan.steps[at].reads[operand].buf;
             let Some(rounding) = roundings.get(&buf) else { continue };
-            let factor = found.factors.entry(buf).or_insert_with(|| rounding.factor(uses.plan.steps.as_slice()));
+            let factor = self.factors.entry(buf).or_insert_with(|| rounding.factor(&uses.plan.steps));
             if turned || !factor.turned {
                 factor.matrix = matrix;
             }
             (factor.plain, factor.turned) = (factor.plain || !turned, factor.turned || turned);
         }
     }
-    Ok(found)
 }
 
 /// The reason why a matmul of factors that these steps round cannot be one of FP8 whatever its extents.
 fn declined(
-    lowering: &Lowering<'_>,
+    uses: &DefUse<'_>,
+    target: &Target,
     roundings: &Roundings,
     at: usize,
     factors: [(&Operand, &Rounding); 2],
 ) -> Option<NoFp8Matmul> {
-    let (uses, target) = (&lowering.uses, &lowering.graph.target);
     let lag = |step: usize| uses.plan.steps[step].lag;
     let moved = factors.iter().find(|(operand, rounding)| {
-        !roundings.contains_key(&operand.buf) || lag(rounding.step) != lag(at) || !scale_lasts(uses, operand.buf, rounding)
+        let here = roundings.contains_key(&operand.buf) && lag(rounding.step) == lag(at);
+        !here || !scale_lasts(uses, operand.buf, rounding)
     });
     match moved {
         _ if !target.epilogues => Some(NoFp8Matmul::Library),
@@ -185,8 +197,7 @@ fn agree(
     loop {
         let one = |(at, matmul): (&usize, &Fp8Contraction)| {
             let reads = &uses.plan.steps[*at].reads;
-            let of = if matmul.swapped { [1, 0] } else { [0, 1] };
-            of.into_iter().enumerate().find_map(|(side, operand)| {
+            matmul.operands().into_iter().enumerate().find_map(|(side, operand)| {
                 let buf = reads[operand].buf;
                 let readers = uses.readers.get(&buf).into_iter().flatten();
                 let other = |reader: &&usize| {
@@ -237,7 +248,9 @@ fn roundings(uses: &DefUse<'_>) -> Roundings {
         let node = |r: Reg| expr.nodes.get(usize::from(r)).map(|n| n.scalar);
         let Scalar::Cast(product) = node(*reg)? else { return None };
         let Scalar::Binary(BinaryFn::Mul, value, inverse) = node(product)? else { return None };
-        let (Scalar::Unary(f, _), Scalar::Load(inverse)) = (node(value)?, node(inverse)?) else { return None };
+        let (Scalar::Unary(f, _), Scalar::Load(inverse)) = (node(value)?, node(inverse)?) else {
+            return None;
+        };
         let (format, inverse) = (f.rounds_to()?, step.reads.get(usize::from(inverse))?.clone());
         let is_number = inverse.dims.is_empty() && uses.plan.buffer(inverse.buf).dtype == DType::F32;
         let only = uses.writers.get(&out.buf).is_some_and(|by| by.len() == 1);
