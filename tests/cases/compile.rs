@@ -2,7 +2,8 @@
 
 use crate::markdown::{Block, Page};
 use meshwright_core::explain::{
-    CollectiveReport, PipelineReport, Report, StageReport, attention_lines, explain, note_no_kernels,
+    CollectiveReport, PipelineReport, Report, StageReport, attention_lines, explain, in_bf16, in_bf16_lines,
+    note_no_kernels,
 };
 use meshwright_core::partition::{Instr, Spmd};
 use meshwright_core::resolve::resolve;
@@ -310,6 +311,7 @@ impl Output {
                 Some(("why", question)) => self.why(question),
                 Some(("device", kind)) => self.device(kind),
                 Some(("attention", kind)) => self.attention(kind),
+                Some(("fp8", kind)) => self.fp8(kind),
                 _ => stage(info.strip_prefix("after:").unwrap_or(info)),
             },
         }
@@ -322,6 +324,7 @@ impl Output {
             "cpu" => Target::cpu(),
             "cuda" => Target::cuda((9, 0), true),
             "cuda without cublaslt" => Target::cuda((9, 0), false),
+            "cuda without fp8" => Target::cuda((8, 0), true),
             "cuda without tensor cores" => Target::cuda((7, 5), true),
             _ => return Err(format!("there is no device `{kind}`")),
         };
@@ -334,6 +337,13 @@ impl Output {
         let mut all = self.report.as_ref().map(|r| r.attention.clone()).unwrap_or_default();
         note_no_kernels(&mut all, plan, &device.attention_without_kernel);
         Ok(attention_lines(all.iter()).join("\n") + "\n")
+    }
+
+    /// Which matmuls of factors in 8 bits a kind of device computes in `bf16`.
+    fn fp8(&self, kind: &str) -> Result<String, String> {
+        let (plan, device) = self.device_plan(kind)?;
+        let lines = in_bf16_lines(&in_bf16(plan, &device.fp8_declined));
+        Ok(if lines.is_empty() { "all in 8 bits\n".into() } else { lines.join("\n") + "\n" })
     }
 
     /// What rank 0 launches on a kind of device, with its costs but for the list of inputs.

@@ -39,13 +39,14 @@ pub(crate) struct Page {
 
 /// What a block may be: inputs first, then expectations.
 const INPUTS: [&str; 3] = ["mw", "layout", "args"];
-const EXPECTATIONS: [&str; 13] = [
+const EXPECTATIONS: [&str; 14] = [
     "diagnostic",
     "graph",
     "spmd",
     "plan",
     "device",
     "attention",
+    "fp8",
     "values",
     "collectives",
     "residuals",

@@ -1,15 +1,21 @@
 //! Rounding to 8 bits: every number of both formats, what is between them, and what is beyond, the same on every engine.
 
-use crate::devices::{Devices, to};
-use crate::oracle::Bound;
+use crate::devices::{Devices, layout, plan, to};
+use crate::oracle::{Bound, walk};
+use crate::rng::Rng;
 use crate::split::{Within, same_step, way};
 use crate::subject::{step, tensors};
-use meshwright_exec::DeviceKind;
+use meshwright_core::StepGraph;
+use meshwright_device::kernels::Kernel;
+use meshwright_device::kernels::matmul::FactorDigits;
+use meshwright_device::launch::{Launch, LaunchKind};
+use meshwright_device::target::Target;
+use meshwright_exec::{DeviceKind, HostData};
 use meshwright_ops::{
-    F64Tensor, Graph, Id, InputOp, InputOpKind, POWER_OF_TWO, Quantized, ROUND_E4M3, ROUND_E5M2, Type,
+    F64Tensor, Graph, Id, InputOp, InputOpKind, POWER_OF_TWO, Quantized, RELU, ROUND_E4M3, ROUND_E5M2, Type,
     UnaryDef,
 };
-use meshwright_plan::{DType, Dims, Fp8, power_of_two};
+use meshwright_plan::{Arithmetic, DType, Dim, Dims, Fp8, Phase, power_of_two};
 
 /// Numbers of all sizes; of each format all numbers, what is in the middle of two of them, and its neighbors.
 fn numbers() -> Vec<f32> {
@@ -102,4 +108,174 @@ fn a_value_has_one_scale_on_all_devices() {
             }
         }
     }
+}
+
+/// Rows, summed elements and columns of a layer.
+type Sizes = [usize; 3];
+
+/// A layer and its gradients: its result with a bias and a function, the gradient of its operand added to another, and that of its weight.
+/// Operands are numbers of `bf16` up to a size of their own, so that each factor has its own scale; `wrong` is an element of the operand.
+fn layer([rows, summed, columns]: Sizes, wrong: Option<f64>) -> (Graph, Bound, Vec<(&'static str, Id)>) {
+    let mut g = Graph::new(Dims::default());
+    let [r, d, h] = [("r", rows), ("d", summed), ("h", columns)].map(|(n, size)| g.dims.add(n, size));
+    let (mut rng, mut bound) = (Rng::new(17), Bound::new());
+    let mut input = |g: &mut Graph, name: &str, dims: &[Dim], most: f64| {
+        let leaf = InputOpKind::Input { name: name.into() };
+        let id = g.op(InputOp { input: leaf, ty: Type::new(DType::F32, dims.to_vec()) }, &[]);
+        let mut tensor = F64Tensor::build(&g.dims, dims, |_| most * rng.float(-1.0, 1.0));
+        tensor.data = HostData::from_f64(DType::BF16, tensor.data).to_f64();
+        if let (Some(wrong), "x") = (wrong, name) {
+            tensor.data[3] = wrong;
+        }
+        bound.insert(id, tensor);
+        id
+    };
+    let (x, w, dy) = (
+        input(&mut g, "x", &[r, d], 40.0),
+        input(&mut g, "w", &[d, h], 3e-3),
+        input(&mut g, "dy", &[r, h], 1e-5),
+    );
+    let (b, c) = (input(&mut g, "b", &[h], 0.1), input(&mut g, "c", &[r, d], 1e-7));
+    // What is not read from outside: a cotangent is computed, in the backward pass.
+    let [x, w] = [x, w].map(|x| g.scaled(x, 1.0));
+    g.cursor.phase = Phase::Backward;
+    let dy = g.scaled(dy, 1.0);
+    g.cursor.phase = Phase::Forward;
+    let product = |g: &mut Graph, factors: [Id; 2], to: &[Dim], phase: Phase| {
+        g.cursor.phase = phase;
+        let id = g.contract_to(&factors, to);
+        g.nodes[id].origin.layer = true;
+        id
+    };
+    let y = product(&mut g, [x, w], &[r, h], Phase::Forward);
+    let dx = product(&mut g, [dy, w], &[r, d], Phase::Backward);
+    let dw = product(&mut g, [x, dy], &[d, h], Phase::Backward);
+    g.cursor.phase = Phase::Forward;
+    let biased = g.sum_of(&[y, b]);
+    let active = g.unary(&RELU, biased);
+    g.cursor.phase = Phase::Backward;
+    let added = g.sum_of(&[c, dx]);
+    let all = vec![("y", active), ("dx", added), ("dw", dw)];
+    (g, bound, all)
+}
+
+/// The values that a layer has: of factors rounded to 8 bits with scales of their own.
+fn expected(g: &Graph, bound: &Bound, formats: &dyn Fn(Id) -> Option<Fp8>) -> Vec<F64Tensor> {
+    let mut rounded = Graph::new(g.dims.clone());
+    let mut now: Vec<Id> = vec![];
+    for id in g.ids() {
+        let mut node = g.node(id).clone();
+        let layer = node.origin.layer;
+        node.inputs.iter_mut().for_each(|x| *x = now[x.0 as usize]);
+        if layer {
+            for (x, before) in node.inputs.iter_mut().zip(&g.node(id).inputs) {
+                if let Some(format) = formats(*before) {
+                    *x = rounded.op(Quantized { format }, &[*x]);
+                }
+            }
+        }
+        now.push(rounded.push(node));
+    }
+    let bound = bound.iter().map(|(id, value)| (now[id.0 as usize], value.clone())).collect();
+    let values = walk(&rounded, &bound);
+    now.iter().map(|id| values[id.0 as usize].clone()).collect()
+}
+
+/// The law of a layer on one kind of device; gives how many of its three matmuls have factors of 8 bits in memory on a GPU.
+fn layer_law(devices: &mut Devices, sizes: Sizes, wrong: Option<f64>) -> usize {
+    let (g, bound, outputs) = layer(sizes, wrong);
+    let back = |id: Id| g.node(id).origin.phase == Phase::Backward;
+    let formats = |id: Id| Some(if back(id) { Fp8::E5M2 } else { Fp8::E4M3 });
+    let values = expected(&g, &bound, &formats);
+    let step = StepGraph { float: Arithmetic::FP8, ..step(&g, &outputs) };
+    let wanted: Vec<_> =
+        outputs.iter().map(|(name, id)| (*name, *id, values[id.0 as usize].clone())).collect();
+    // Results are rounded to `bf16` once or twice.
+    let within = Within { least: 0.0, narrow: 1.0 / 128.0, ..Within::default() };
+    let whole = [way(&[], vec![])];
+    same_step("a layer in fp8", &step, &tensors(&step.graph, &bound), &wanted, within, &whole, devices)
+        .unwrap_or_else(|e| panic!("{sizes:?}: {e}"));
+    let Ok(planned) = plan(&step, &layout(&whole[0].mesh, vec![]), false) else { panic!("{sizes:?}") };
+    let device = meshwright_device::compile(&planned.plan, 0, Target::h100()).unwrap();
+    let in_8_bits = |launch: &&Launch| match &launch.kind {
+        LaunchKind::Kernel(Kernel::MatmulEpilogue(call)) => matches!(call.digits, FactorDigits::Fp8(_)),
+        _ => false,
+    };
+    device.launches.iter().filter(in_8_bits).count()
+}
+
+/// Extents that kernels take, also of more than a tile, and those that they do not; one number that is not finite leaves none.
+fn layers_are_the_same(mut devices: Devices, what: &str) {
+    let mut counts = vec![];
+    for sizes in [[16, 48, 32], [64, 16, 80], [16, 40, 32], [8, 48, 32], [16, 48, 20]] {
+        counts.push(layer_law(&mut devices, sizes, None));
+    }
+    assert_eq!(counts, [3, 3, 0, 0, 0]);
+    for wrong in [f64::INFINITY, f64::NAN] {
+        assert_eq!(layer_law(&mut devices, [16, 48, 32], Some(wrong)), 3);
+    }
+    crate::report(&format!("{what}: 7 layers"));
+}
+
+#[test]
+fn layers_in_fp8_are_the_same_as_a_gpu_launches_them() {
+    layers_are_the_same(Devices::default(), "layers in fp8, native");
+    layers_are_the_same(Devices::of(meshwright_burn::reference()), "layers in fp8, launches of a GPU");
+}
+
+/// A product of two cotangents has two factors of E5M2, which no kernel of a GPU multiplies: both are stored in `bf16`.
+#[test]
+fn two_factors_of_e5m2_stay_in_bf16() {
+    let (mut g, mut bound) = (Graph::new(Dims::default()), Bound::new());
+    let [r, d, h] = [("r", 16), ("d", 32), ("h", 48)].map(|(n, size)| g.dims.add(n, size));
+    let mut rng = Rng::new(23);
+    let factors = [("x", [r, d]), ("y", [d, h])].map(|(name, dims)| {
+        let leaf = InputOpKind::Input { name: name.into() };
+        g.cursor.phase = Phase::Forward;
+        let id = g.op(InputOp { input: leaf, ty: Type::new(DType::F32, dims.to_vec()) }, &[]);
+        bound
+            .insert(id, F64Tensor::build(&g.dims, &dims, |_| f64::from(rng.float(-1.0, 1.0).round() as f32)));
+        g.cursor.phase = Phase::Backward;
+        g.scaled(id, 1.0)
+    });
+    let product = g.contract_to(&factors, &[r, h]);
+    g.nodes[product].origin.layer = true;
+    let step = StepGraph { float: Arithmetic::FP8, ..step(&g, &[("product", product)]) };
+    let wanted = [("product", product, walk(&g, &bound)[product.0 as usize].clone())];
+    let whole = [way(&[], vec![])];
+    let within = Within { narrow: 1e-6, ..Within::default() };
+    let mut devices = Devices::of(meshwright_burn::reference());
+    same_step("two of e5m2", &step, &tensors(&step.graph, &bound), &wanted, within, &whole, &mut devices)
+        .unwrap();
+    let Ok(planned) = plan(&step, &layout(&whole[0].mesh, vec![]), false) else { panic!("no plan") };
+    let device = meshwright_device::compile(&planned.plan, 0, Target::h100()).unwrap();
+    let declined: Vec<String> = device.fp8_declined.values().map(ToString::to_string).collect();
+    assert_eq!(declined, ["both factors are E5M2, and kernels take one at most"]);
+}
+
+#[cfg(feature = "cuda")]
+#[test]
+fn layers_in_fp8_are_the_same_on_a_gpu() {
+    if crate::engines::gpu() {
+        layers_are_the_same(Devices::of(meshwright_cuda::gpu(0)), "layers in fp8, GPU");
+    }
+}
+
+/// Codes with scales give the bits that numbers of `bf16` give: both sum exact products in one order. The plain product of the reference sums in
+/// another one where it has no epilogue.
+#[test]
+fn codes_give_the_bits_of_numbers_of_bf16() {
+    let (g, bound, outputs) = layer([32, 48, 16], None);
+    let step = StepGraph { float: Arithmetic::FP8, ..step(&g, &outputs) };
+    let (inputs, states) = tensors(&step.graph, &bound);
+    let of = |engine: DeviceKind| {
+        let Ok(planned) = plan(&step, &layout(&way(&[], vec![]).mesh, vec![]), false) else {
+            panic!("no plan")
+        };
+        let found = Devices::of(engine).run(planned.plan, &inputs, &states).unwrap();
+        ["y", "dx"].map(|name| found[name].0.data.to_f64())
+    };
+    let [numbers, codes] = [meshwright_burn::reference_without_fp8(), meshwright_burn::reference()].map(of);
+    assert!(codes.iter().flatten().filter(|x| **x != 0.0).count() > 1000, "{codes:?}");
+    assert_eq!(codes, numbers);
 }

@@ -140,9 +140,17 @@ impl EngineKind {
         match self {
             EngineKind::Threads | EngineKind::Mpi => Target::cpu(),
             EngineKind::Cuda => Target::cuda(CAPABILITY, true),
-            // Its facts say which products are one.
-            EngineKind::Foreign(_) => Target { joined_products: false, ..Target::cuda(CAPABILITY, true) },
+            // Its facts say which products are one, and which are in FP8.
+            EngineKind::Foreign(_) => {
+                Target { joined_products: false, fp8: false, ..Target::cuda(CAPABILITY, true) }
+            }
         }
+    }
+
+    /// The target of its device plans on a machine: products are in FP8 only if the machine has a rate for them.
+    pub fn target_on(&self, machine: &Machine) -> Target {
+        let target = self.target();
+        Target { fp8: target.fp8 && machine.device.matrix.contains_key("fp8"), ..target }
     }
 
     /// Names of its kernel of attention in machine files, the best first.

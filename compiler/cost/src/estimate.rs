@@ -362,7 +362,7 @@ fn work(
     asked: &EstimateQuestion<'_>,
     rates: &Rates<'_>,
 ) -> Result<(DevicePlan, DeviceWork), CompileError> {
-    let device = compile_launches(plan, 0, asked.engine.target())?;
+    let device = compile_launches(plan, 0, asked.engine.target_on(asked.machine))?;
     let own = program(plan, &device);
     let run = match &asked.engine {
         EngineKind::Foreign(facts) => translated(plan, &own, facts, rates),

@@ -123,6 +123,7 @@ impl Reader<'_> {
             scores.in_kernels(kernels);
         }
         work.scalars[ScalarFamily::Random.position()] += of.draws as f64;
+        work.products.iter_mut().for_each(|p| p.fp8 = of.in_8_bits);
         work.single.clone_from(&work.products);
         if of.joined {
             join(&mut work.products);

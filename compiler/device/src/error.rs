@@ -84,6 +84,37 @@ pub enum NoAttentionKernel {
     Function(String),
 }
 
+/// The reason why a matmul whose factors are rounded to FP8 runs in `bf16` on a GPU.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NoFp8Matmul {
+    /// Without the library there is no such matmul.
+    #[error("the device has no cuBLASLt")]
+    Library,
+    /// Tensor cores do not multiply FP8.
+    #[error("the device multiplies no FP8, which needs the compute capability 8.9")]
+    Capability,
+    /// Of the formats of both factors no kernel takes the product.
+    #[error("both factors are E5M2, and kernels take one at most")]
+    BothE5M2,
+    /// Rows, columns and summed elements.
+    #[error("its extents are {0} x {2} and {2} x {1}, and kernels take multiples of 16")]
+    Extents(usize, usize, usize),
+    /// Matrices cannot be formed without copies.
+    #[error("the dims of its matrices are interleaved, or it has batches")]
+    Interleaved,
+    /// A collective, a loop or a view is between the rounding of a factor and the matmul.
+    #[error("`{0}` is not multiplied where it is rounded: it is moved in between")]
+    Moved(String),
+    /// A factor has a consumer that needs it in `bf16`.
+    #[error("`{factor}` is also read by `{reader}`, which needs it in `bf16`")]
+    OtherReader {
+        /// The rounded factor.
+        factor: String,
+        /// Its other consumer.
+        reader: String,
+    },
+}
+
 /// The reason why a step could not be lowered.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LoweringError {

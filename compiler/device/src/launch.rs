@@ -3,7 +3,7 @@
 use crate::arena::Arena;
 use crate::collective::Prepared;
 use crate::collective::calls::TransportCall;
-use crate::error::NoAttentionKernel;
+use crate::error::{NoAttentionKernel, NoFp8Matmul};
 use crate::kernels::Kernel;
 use crate::slot::{LaunchId, Slots, Table};
 use crate::target::Target;
@@ -41,6 +41,8 @@ pub struct DevicePlan {
     pub absent: SortedSet<BufId>,
     /// Reasons why attention is computed by plain operations, by step.
     pub attention_without_kernel: SortedMap<usize, NoAttentionKernel>,
+    /// Reasons why matmuls of factors that are rounded to FP8 run in `bf16`, by step; empty on CPUs.
+    pub fp8_declined: SortedMap<usize, NoFp8Matmul>,
     /// Offsets of the results of kernels; empty on targets without an arena.
     pub arena: Arena,
 }

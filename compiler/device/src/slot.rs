@@ -38,6 +38,8 @@ pub enum TensorSlot {
     Buffer(BufId),
     /// The indices of a buffer of pairs in two parts.
     Indices(BufId),
+    /// The transposed matrix of a buffer that is stored as FP8.
+    Turned(BufId),
     /// A constant table that is uploaded once.
     Table(usize),
     /// A result that no buffer of the Plan is.
@@ -145,12 +147,14 @@ impl TryFrom<Vec<TensorSlot>> for Slots {
     }
 }
 
-/// Buffers by number, the rest with a letter: `b7`, `i7` (indices), `k0` (constants), `t12`, `d3[0]` (bits that step 3 draws).
+/// Buffers by number, the rest with a letter: `b7`, `i7` (indices), `b7'` (the transposed matrix), `k0` (constants), `t12`,
+/// `d3[0]` (bits that step 3 draws).
 impl std::fmt::Display for TensorSlot {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             TensorSlot::Buffer(b) => write!(f, "b{}", b.0),
             TensorSlot::Indices(b) => write!(f, "i{}", b.0),
+            TensorSlot::Turned(b) => write!(f, "b{}'", b.0),
             TensorSlot::Table(t) => write!(f, "k{t}"),
             TensorSlot::Temporary(n) => write!(f, "t{n}"),
             TensorSlot::Residual(b, position) => write!(f, "b{}[{position}]", b.0),

@@ -21,6 +21,8 @@ pub struct Target {
     pub blocks: bool,
     /// Kernels multiply half types on tensor cores.
     pub tensor_cores: bool,
+    /// The library multiplies factors in FP8.
+    pub fp8: bool,
     /// Matmuls have epilogues.
     pub epilogues: bool,
     /// Matmuls of one shape that share a factor are one launch.
@@ -48,6 +50,8 @@ const SCORES_AT_ONCE: usize = 1 << 25;
 const FEW_SCORES_AT_ONCE: usize = 64;
 /// Least compute capability with the instructions of the kernels for half types (`mma.m16n8k16`, `ldmatrix`).
 const TENSOR_CORES: (u32, u32) = (8, 0);
+/// Least compute capability whose tensor cores multiply FP8 (NVIDIA, *cuBLAS*, "cublasLtMatmul").
+const FP8: (u32, u32) = (8, 9);
 
 impl Target {
     /// Whether results of kernels lie in an arena.
@@ -65,6 +69,7 @@ impl Target {
             maps: false,
             blocks: false,
             tensor_cores: false,
+            fp8: false,
             epilogues: false,
             joined_products: false,
             scores_at_once: usize::MAX,
@@ -100,6 +105,7 @@ impl Target {
             kind: TargetKind::Cuda,
             blocks: true,
             tensor_cores: capability >= TENSOR_CORES,
+            fp8: cublaslt && capability >= FP8,
             epilogues: cublaslt,
             joined_products: cublaslt,
             ..Target::compiled_on_host()
@@ -123,6 +129,7 @@ impl std::fmt::Display for Target {
         match self.kind {
             TargetKind::Cuda if !self.tensor_cores => f.write_str(" without tensor cores"),
             TargetKind::Cuda if !self.epilogues => f.write_str(" without cuBLASLt"),
+            TargetKind::Cuda if !self.fp8 => f.write_str(" without FP8"),
             _ => Ok(()),
         }
     }

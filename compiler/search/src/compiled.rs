@@ -107,7 +107,7 @@ impl Subject<'_> {
             }
             match (&mut work, plan) {
                 (Some(work), Some(plan)) => {
-                    let device = compile_launches(&plan, 0, self.engine.target())?;
+                    let device = compile_launches(&plan, 0, self.engine.target_on(self.machine))?;
                     let layers = self.program.layers().map(|l| l.0);
                     work.add(&plan, &program(&plan, &device), (shrunk.as_ref().map(|s| s.1), layers));
                 }

@@ -2,7 +2,10 @@
 
 use burn_backend::DType as BurnType;
 use meshwright_device::kernels::matmul::FactorDigits;
-use meshwright_gpu::matmuls::{Bits, Epilogue, Follows, Matmul, Matrix, MatrixElement, Sums, matrix_of};
+use meshwright_gpu::matmuls::{
+    Bits, Epilogue, Follows, Matmul, Matrix, MatrixElement, Order, Sums, matrix_of,
+};
+use meshwright_plan::Fp8;
 
 fn element(dtype: BurnType) -> Option<MatrixElement> {
     match dtype {
@@ -12,6 +15,38 @@ fn element(dtype: BurnType) -> Option<MatrixElement> {
         BurnType::F16 => Some(MatrixElement::F16),
         _ => None,
     }
+}
+
+fn code(format: Fp8) -> MatrixElement {
+    match format {
+        Fp8::E4M3 => MatrixElement::E4M3,
+        Fp8::E5M2 => MatrixElement::E5M2,
+    }
+}
+
+/// The matmul of factors in FP8, but for addresses, as [`MatmulCall`](meshwright_device::kernels::matmul::MatmulCall)
+/// describes them: rows, columns and summed elements. None where the result is not a matrix of these rows and columns.
+pub fn fp8_product(
+    [rows, columns, summed]: [usize; 3],
+    formats: [Fp8; 2],
+    out: (Matrix, usize),
+) -> Option<Matmul> {
+    let matrix = |format: Fp8, (rows, columns): (usize, usize), order: Order| Matrix {
+        address: 0,
+        element: code(format),
+        rows,
+        columns,
+        order,
+        leading: summed,
+        batch_stride: 0,
+        spare: 0,
+    };
+    let (epilogue, sums) = (Epilogue::default(), Sums::Exact);
+    let left = matrix(formats[0], (rows, summed), Order::Rows);
+    let right = matrix(formats[1], (summed, columns), Order::Columns);
+    let fits = out.1 == 1 && (out.0.rows, out.0.columns) == (rows, columns);
+    let scales = Some([0, 0]);
+    fits.then_some(Matmul { left, right, out: out.0, batches: 1, sums, epilogue, adds: None, scales })
 }
 
 /// The matrices `[.., rows, columns]` of a tensor, but for their address, and how many; none where it must be copied first, or
@@ -30,8 +65,9 @@ pub fn product(
     let rounded = digits == FactorDigits::Tf32 && left.0.element == MatrixElement::F32;
     let sums = if rounded { Sums::Tf32 } else { Sums::Exact };
     let (epilogue, adds) = (Epilogue::default(), None);
-    let product = Matmul { left: left.0, right: right.0, out: out.0, batches: out.1, sums, epilogue, adds };
-    (left.1 == out.1 && right.1 == out.1).then_some(product)
+    let batches = out.1;
+    let (left, right, both) = (left.0, right.0, left.1 == batches && right.1 == batches);
+    both.then_some(Matmul { left, right, out: out.0, batches, sums, epilogue, adds, scales: None })
 }
 
 /// The part of an epilogue after a bias, or on a factor; see [`Follows`].
@@ -58,6 +94,8 @@ pub struct MatmulAddresses {
     pub aux: Option<u64>,
     /// What the product is added to.
     pub added: Option<u64>,
+    /// The scales of factors in FP8.
+    pub scales: Option<[u64; 2]>,
 }
 
 /// The same with addresses, and the rest of the epilogue.
@@ -82,6 +120,7 @@ pub fn at(product: Matmul, then: Then, places: &MatmulAddresses) -> Matmul {
         out: at(product.out, places.out),
         epilogue: Epilogue { bias, then, ..product.epilogue },
         adds: places.added,
+        scales: places.scales,
         ..product
     }
 }

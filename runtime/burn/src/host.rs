@@ -49,7 +49,10 @@ pub(crate) enum HostLibrary {
     #[cfg_attr(not(test), expect(dead_code, reason = "tests alone have it"))]
     Matmuls(Box<dyn HostMatmuls>),
     /// The kernels of the reference: see [`reference`].
-    Kernels,
+    Kernels {
+        /// Whether the GPU multiplies FP8.
+        fp8: bool,
+    },
 }
 
 /// A tensor with storage of its own, which stays where it is.
@@ -126,7 +129,7 @@ impl Backend for Host {
     fn tuned<R>(&mut self, f: impl FnOnce(&mut TunedMatmuls) -> R) -> Result<Option<R>, DeviceError> {
         Ok(match &mut self.products {
             HostLibrary::Matmuls(l) => Some(f(l.tuned())),
-            HostLibrary::Nothing | HostLibrary::Kernels => None,
+            HostLibrary::Nothing | HostLibrary::Kernels { .. } => None,
         })
     }
 
@@ -144,8 +147,8 @@ impl Backend for Host {
         match self.products {
             HostLibrary::Nothing => Target::burn_on_host(false),
             HostLibrary::Matmuls(_) => Target::burn_on_host(true),
-            HostLibrary::Kernels => {
-                Target { boolean: Target::cpu().boolean, ..Target::cuda(REFERENCE, true) }
+            HostLibrary::Kernels { fp8 } => {
+                Target { boolean: Target::cpu().boolean, fp8, ..Target::cuda(REFERENCE, true) }
             }
         }
     }

@@ -35,11 +35,17 @@ pub fn reference() -> DeviceKind {
     DeviceKind::new(HostPlatform::Launches)
 }
 
+/// The same launches as a GPU has that multiplies no FP8: its matmuls read factors of 8 bits as numbers of `bf16`.
+pub fn reference_without_fp8() -> DeviceKind {
+    DeviceKind::new(HostPlatform::LaunchesWithoutFp8)
+}
+
 /// The host's kernels besides Burn's operations.
 #[derive(Clone, Copy)]
 enum HostPlatform {
     Operations,
     Launches,
+    LaunchesWithoutFp8,
 }
 
 impl fmt::Display for HostPlatform {
@@ -47,6 +53,7 @@ impl fmt::Display for HostPlatform {
         f.write_str(match self {
             HostPlatform::Operations => "cpu with Burn's operations",
             HostPlatform::Launches => "cpu with the launches of a GPU",
+            HostPlatform::LaunchesWithoutFp8 => "cpu with the launches of a GPU without FP8",
         })
     }
 }
@@ -55,7 +62,8 @@ impl Platform for HostPlatform {
     fn programs(&self, _: Option<usize>, _: usize, libraries: &Paths) -> Result<Programs, ExecError> {
         let library = match self {
             HostPlatform::Operations => products(libraries),
-            HostPlatform::Launches => HostLibrary::Kernels,
+            HostPlatform::Launches => HostLibrary::Kernels { fp8: true },
+            HostPlatform::LaunchesWithoutFp8 => HostLibrary::Kernels { fp8: false },
         };
         Ok(Programs::new(Host::new(library)))
     }

@@ -69,7 +69,7 @@ fn product(products: &mut TunedMatmuls, left: FlexTensor, right: FlexTensor, dty
     let (_right, at_right) = placed(right.bytes());
     let (made, at_out) = placed(out.bytes());
     let factors = [at_left + start(&left), at_right + start(&right)];
-    let places = MatmulAddresses { factors, out: at_out, vector: None, aux: None, added: None };
+    let places = MatmulAddresses { factors, out: at_out, vector: None, aux: None, added: None, scales: None };
     let product = blas::at(product, Then::Nothing, &places);
     let workspace = (Workspace { address: 0, bytes: 0 }, None);
     #[expect(

@@ -8,6 +8,7 @@
 mod attention;
 mod device;
 mod folds;
+mod fp8;
 mod index;
 mod kernel;
 mod maps;

@@ -6,6 +6,8 @@ pub(crate) enum Kind {
     F32,
     F16,
     BF16,
+    E4M3,
+    E5M2,
 }
 
 pub(crate) fn kind(code: i32) -> Option<Kind> {
@@ -14,6 +16,8 @@ pub(crate) fn kind(code: i32) -> Option<Kind> {
         1 => Some(Kind::F64),
         2 => Some(Kind::F16),
         14 => Some(Kind::BF16),
+        28 => Some(Kind::E4M3),
+        29 => Some(Kind::E5M2),
         _ => None,
     }
 }
@@ -24,7 +28,13 @@ impl Kind {
             Kind::F64 => 8,
             Kind::F32 => 4,
             Kind::F16 | Kind::BF16 => 2,
+            Kind::E4M3 | Kind::E5M2 => 1,
         }
+    }
+
+    /// Whether it has 8 bits.
+    pub(crate) fn is_fp8(self) -> bool {
+        self.bytes() == 1
     }
 
     fn place(self, base: usize, index: i64) -> usize {
@@ -39,6 +49,8 @@ impl Kind {
                 Kind::F32 => (at as *const f32).read_unaligned().into(),
                 Kind::BF16 => f32::from_bits(u32::from((at as *const u16).read_unaligned()) << 16).into(),
                 Kind::F16 => from_f16((at as *const u16).read_unaligned()),
+                Kind::E4M3 => from_fp8((at as *const u8).read(), 3),
+                Kind::E5M2 => from_fp8((at as *const u8).read(), 2),
             }
         }
     }
@@ -51,6 +63,8 @@ impl Kind {
                 Kind::F32 => (at as *mut f32).write_unaligned(x as f32),
                 Kind::BF16 => (at as *mut u16).write_unaligned(to_bf16(x as f32)),
                 Kind::F16 => (at as *mut u16).write_unaligned(to_f16(x as f32)),
+                // Layouts of results have no such type.
+                Kind::E4M3 | Kind::E5M2 => {}
             }
         }
     }
@@ -73,6 +87,26 @@ fn from_f16(bits: u16) -> f64 {
         (31, _) => sign * f64::INFINITY,
         (0, r) => sign * r * 2f64.powi(-24),
         (e, r) => sign * (1024.0 + r) * 2f64.powi(e - 25),
+    }
+}
+
+/// A float of 8 bits with that many after the point: three with one code for no number, or two as in IEEE 754.
+fn from_fp8(code: u8, digits: u32) -> f64 {
+    let (sign, bits) = (if code & 0x80 == 0 { 1.0 } else { -1.0 }, u32::from(code & 0x7f));
+    let (exponent, rest) = ((bits >> digits) as i32, f64::from(bits & ((1 << digits) - 1)));
+    let one = f64::from(1u32 << digits);
+    let bias = if digits == 3 { 7 } else { 15 };
+    match (digits, exponent, bits) {
+        (3, _, 0x7f) => f64::NAN,
+        (2, 31, _) => {
+            if rest > 0.0 {
+                f64::NAN
+            } else {
+                sign * f64::INFINITY
+            }
+        }
+        (_, 0, _) => sign * rest / one * 2f64.powi(1 - bias),
+        _ => sign * (1.0 + rest / one) * 2f64.powi(exponent - bias),
     }
 }
 

@@ -10,7 +10,8 @@ use meshwright_device::decisions::verify_decisions::{left, verify};
 use meshwright_device::kernels::Kernel;
 use meshwright_device::passes::residuals::ResidualStep;
 use meshwright_device::target::Target;
-use meshwright_plan::{Arithmetic, BufId, Collective, Plan, Prim};
+use meshwright_plan::{Arithmetic, BufId, Collective, Fp8, Plan, Prim};
+use meshwright_sorted::SortedSet;
 use meshwright_train::{Project, ProjectOptions};
 
 /// A value that one number needs alone, and that is computed from one that is stored.
@@ -55,7 +56,8 @@ fn plans() -> Vec<Plan> {
     };
     let rounded = ("gpt", "a=2", "batch -> a; params: * -> a; microbatches 2", vec![("layers", 2)]);
     let halves = ways.into_iter().map(|way| (way, Arithmetic::BF16));
-    halves.chain([(rounded, Arithmetic::TF32)]).map(plan).collect()
+    let codes = ("gpt", "a=1", "batch -> a", vec![("layers", 2)]);
+    halves.chain([(rounded, Arithmetic::TF32), (codes, Arithmetic::FP8)]).map(plan).collect()
 }
 
 /// A fault at the place of that number: none where there is no such place any more.
@@ -67,7 +69,39 @@ fn joined(d: &mut Decisions) -> impl Iterator<Item = &mut FusedGroup> {
 }
 
 /// For each pass, faults that it could make.
-const FAULTS: [(&str, &str, Fault); 26] = [
+const FAULTS: [(&str, &str, Fault); 31] = [
+    ("fp8_matmuls", "a value is stored as codes that no step rounds", |d, uses, at| {
+        let (_, factor) = d.fp8.factors.iter().next()?;
+        let factor = factor.clone();
+        let others = uses.readers.keys().filter(|buf| !d.fp8.factors.contains_key(buf));
+        let buf = *{ others }.nth(at)?;
+        d.fp8.factors.insert(buf, factor);
+        Some(())
+    }),
+    ("fp8_matmuls", "one factor of a matmul is stored as codes, and the other is not", |d, _, at| {
+        let buf = *d.fp8.factors.keys().nth(at)?;
+        d.fp8.factors.remove(&buf);
+        Some(())
+    }),
+    ("fp8_matmuls", "a value is stored in no order", |d, _, at| {
+        let factor = d.fp8.factors.values_mut().nth(at)?;
+        (factor.plain, factor.turned) = (false, false);
+        Some(())
+    }),
+    ("fp8_matmuls", "both factors are E5M2", |d, _, at| {
+        let factor = d.fp8.factors.values_mut().filter(|f| f.format == Fp8::E4M3).nth(at)?;
+        factor.format = Fp8::E5M2;
+        let gradients = d.fp8.factors.values().any(|f| f.format == Fp8::E5M2);
+        d.fp8.factors.values_mut().for_each(|f| f.format = Fp8::E5M2);
+        gradients.then_some(())
+    }),
+    ("fp8_matmuls", "a scale ends before the matmul that reads it", |d, _, at| {
+        let scales: SortedSet<BufId> = d.fp8.factors.values().map(|f| f.inverse.buf).collect();
+        let longer = d.order.ends.keys().filter(|(_, buf)| scales.contains(buf));
+        let key = *{ longer }.nth(at)?;
+        d.order.ends.remove(&key);
+        Some(())
+    }),
     ("rounded_factors", "a buffer of other numbers is taken for rounded", |d, uses, at| {
         let all = (0..uses.plan.buffers.len()).map(|b| BufId(b as u32));
         // Those of programs that round something.

@@ -195,7 +195,7 @@ impl Code<'_> {
     pub(super) fn turns(&self, options: &ProjectOptions, machine: &Machine) -> (Spent, Spent) {
         let plan = compiled(options).plan;
         let engine = EngineKind::of(machine);
-        let device = compile_launches(plan, 0, engine.target()).unwrap();
+        let device = compile_launches(plan, 0, engine.target_on(machine)).unwrap();
         let (rates, work) = (Rates::new(machine, &engine, &plan.mesh), program(plan, &device));
         let mut multiplied = spent(&work, &rates);
         if let Some(Fault::Multiplies(change)) = self.fault {

@@ -1,11 +1,12 @@
 //! Training in 8 bits: which products have factors of E4M3 and E5M2, and what that does to losses.
 
 use super::bf16::{falls, kept_in_full, near, precise, report, write_block};
-use crate::support::{SMALL, SMALL_DIMS, Trained, folder, options, run, trained, trained_on};
+use crate::support::{SMALL, Trained, folder, options, run, trained, trained_on};
 use crate::training::text::tokenized;
 use meshwright_core::{StepGraph, evaluation, training_step};
 use meshwright_device::kernels::Kernel;
-use meshwright_device::launch::LaunchKind;
+use meshwright_device::kernels::matmul::FactorDigits;
+use meshwright_device::launch::{Launch, LaunchKind};
 use meshwright_device::target::Target;
 use meshwright_plan::expr::Scalar;
 use meshwright_plan::{Arithmetic, BufId, Collective, DType, Fp8, Monoid, Phase, Plan, Prim, Step};
@@ -276,15 +277,54 @@ fn gpt_trains_in_fp8_under_every_layout() {
     }
 }
 
-/// The launches of a GPU, with a plain kernel for each on the host.
+/// The matmuls of a training step on a GPU with factors of 8 bits in memory, and the reasons of the others.
+fn in_8_bits(plan: &Plan) -> (usize, Vec<String>) {
+    let device = meshwright_device::compile(plan, 0, Target::h100()).unwrap();
+    let of_codes = |launch: &&Launch| match &launch.kind {
+        LaunchKind::Kernel(Kernel::MatmulEpilogue(call)) => matches!(call.digits, FactorDigits::Fp8(_)),
+        _ => false,
+    };
+    let declined = device.fp8_declined.values().map(ToString::to_string).collect();
+    (device.launches.iter().filter(of_codes).count(), declined)
+}
+
+/// The launches of a GPU, with a plain kernel for each on the host: of extents that kernels for 8 bits take, and of others.
 #[test]
 fn a_gpu_computes_what_threads_do() {
     let dir = folder(SMALL);
-    let o = in_fp8(options("mnist_mlp", "", "", &[SMALL_DIMS, &[("hidden1", 48), ("hidden2", 32)]].concat()));
-    let threads = trained(&o, dir.path(), "threads", 30);
-    let device = meshwright_burn::reference();
-    let gpu: Trained = trained_on(&Devices { device, ..Devices::default() }, &o, dir.path(), "gpu", 30);
-    near(&threads, &gpu, 0.01, "launches of a GPU");
+    for (batch, count) in [(12, 0), (16, 3)] {
+        let sizes = [("batch", batch), ("rows", 5), ("cols", 4), ("hidden1", 48), ("hidden2", 32)];
+        let o = in_fp8(options("mnist_mlp", "", "", &sizes));
+        let (found, declined) = in_8_bits(&planned(&o, training));
+        assert_eq!((found, declined.len()), (count, 3 - count), "{declined:?}");
+        let name = |of: &str| format!("{of}-{batch}");
+        let threads = trained(&o, dir.path(), &name("threads"), 30);
+        let device = meshwright_burn::reference();
+        let gpu: Trained =
+            trained_on(&Devices { device, ..Devices::default() }, &o, dir.path(), &name("gpu"), 30);
+        near(&threads, &gpu, 0.01, "launches of a GPU");
+    }
+}
+
+/// All matmuls of layers of transformers are in 8 bits on a GPU, also those of a device with a part of the weights; where weights are gathered, those
+/// alone that read none.
+#[test]
+fn matmuls_of_transformers_are_in_8_bits_on_a_gpu() {
+    for model in ["gpt", "bert"] {
+        for (mesh, layout) in [("", ""), ("c=2", "heads, d_ff -> c"), ("d=2", "batch -> d")] {
+            let plan = planned(&tiny(model, mesh, layout), training);
+            let all = products(&plan).iter().filter(|(_, _, formats)| formats[0].is_some()).count();
+            let (found, declined) = in_8_bits(&plan);
+            assert!(
+                all >= 18 && (found, &declined[..]) == (all, &[]),
+                "{model} on {mesh}: {found} of {all}, {declined:?}"
+            );
+        }
+    }
+    let sharded = planned(&tiny("gpt", "d=2", "batch -> d; params: * -> d"), training);
+    let (found, declined) = in_8_bits(&sharded);
+    let moved = |why: &&String| why.contains("it is moved in between") || why.contains("is also read by");
+    assert!(!declined.is_empty() && declined.iter().all(|why| moved(&why)), "{found}, {declined:?}");
 }
 
 /// What a GPU rounds to 8 bits is a kernel of its own: no operation of Burn.
@@ -301,7 +341,7 @@ fn kernels_of_a_gpu_round() {
     for launch in device.launches.iter() {
         let Some(at) = launch.steps.iter().find(|at| rounds(&plan.steps[**at])) else { continue };
         match &launch.kind {
-            LaunchKind::Kernel(Kernel::Map(_) | Kernel::Rows(_)) => kernels += 1,
+            LaunchKind::Kernel(Kernel::Map(_) | Kernel::Rows(_) | Kernel::Fp8Factor(_)) => kernels += 1,
             other => others.push(format!("{}: {other:?}", plan.steps[*at].origin[0].path)),
         }
     }
@@ -333,19 +373,46 @@ fn a_run_goes_on_in_fp8_and_is_evaluated() {
     assert_eq!(said.code, Some(0), "{}", said.err);
 }
 
-/// Products of 8 bits run as those of `bf16`: whoever asks what a device does, or how long it takes, is told.
+/// A device that multiplies no FP8 runs products of 8 bits as those of `bf16`: a note says so of what a device does, and of how long it takes.
 #[test]
 fn a_note_says_how_products_run() {
-    for args in [
-        &["explain", "mnist_mlp", "--device", "cuda", "--no-pager"][..],
-        &["explain", "mnist_mlp", "--emit", "device", "--device", "cuda"],
-        &["estimate", "mnist_mlp", "--machine", "dgx-h100"],
+    for (args, noted) in [
+        (&["explain", "mnist_mlp", "--device", "cpu", "--no-pager"][..], true),
+        (&["explain", "mnist_mlp", "--emit", "device"], true),
+        (&["estimate", "mnist_mlp", "--machine", "dgx-a100-40g"], true),
+        (&["explain", "mnist_mlp", "--device", "cuda", "--no-pager"], false),
+        (&["explain", "mnist_mlp", "--emit", "device", "--device", "cuda"], false),
+        (&["estimate", "mnist_mlp", "--machine", "dgx-h100"], false),
     ] {
         let told = |precision: &str| {
             let said = run(&[args, &["--precision", precision]].concat());
             assert_eq!(said.code, Some(0), "{args:?}: {}", said.err);
             said.err.contains("products run, and are priced, as those of `bf16`")
         };
-        assert_eq!(["fp8", "bf16"].map(told), [true, false], "{args:?}");
+        assert_eq!(["fp8", "bf16"].map(told), [noted, false], "{args:?}");
     }
+}
+
+/// A matmul in 8 bits takes the time of the machine's rate for them, and where it stays in `bf16` a line of the report says why.
+#[test]
+fn estimates_and_reports_know_which_matmuls_are_in_8_bits() {
+    let seconds = |machine: &str, precision: &str| {
+        let args = ["estimate", "gpt", "--preset", "small", "--machine", machine, "--precision", precision];
+        let said = run(&[&args[..], &["--format", "json"]].concat());
+        assert_eq!(said.code, Some(0), "{}", said.err);
+        let found: serde_json::Value = serde_json::from_str(&said.out).unwrap();
+        found["breakdown"]["matmul"].as_f64().unwrap_or_else(|| panic!("{found}"))
+    };
+    let [half, eight] = ["bf16", "fp8"].map(|precision| seconds("dgx-h100", precision));
+    assert!(eight < 0.9 * half, "{eight} of {half}");
+    let report = |layout: &[&str]| {
+        let args =
+            ["explain", "gpt", "--preset", "tiny", "--precision", "fp8", "--device", "cuda", "--no-pager"];
+        let said = run(&[&args[..], layout].concat());
+        assert_eq!(said.code, Some(0), "{}", said.err);
+        said.out
+    };
+    let sharded = report(&["--mesh", "d=2", "--layout", "batch -> d; params: * -> d"]);
+    assert!(sharded.contains("is not multiplied where it is rounded"), "{sharded}");
+    assert!(!report(&[]).contains("bf16       `"), "all are in 8 bits");
 }

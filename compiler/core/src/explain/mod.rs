@@ -3,12 +3,14 @@
 
 mod alternatives;
 mod attention;
+mod in_bf16;
 mod pipeline;
 mod recompute_effect;
 mod rules;
 
 pub use alternatives::{AlternativeReport, alternatives};
 pub use attention::{AttentionReport, attention, attention_lines, note_no_kernels};
+pub use in_bf16::{Bf16MatmulReport, in_bf16, in_bf16_lines};
 pub use pipeline::{PipelineReport, StageReport};
 pub use recompute_effect::{AddedOp, RecomputeReport, recomputed};
 pub use rules::split_by_rules;
@@ -234,6 +236,9 @@ pub struct Report {
     /// Large products that no fast kernel of a GPU computes, where that was asked for.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub slow_products: Vec<SlowMatmulReport>,
+    /// Matmuls of factors in 8 bits that a GPU computes in `bf16`, where that was asked for.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub in_bf16: Vec<Bf16MatmulReport>,
     /// What a kind of device launches, where that was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device: Option<DeviceTotals>,
@@ -278,6 +283,7 @@ pub fn explain(compiled: &Compiled, line_of: &LineOf) -> Report {
         recompute: Vec::new(),
         alternatives: Vec::new(),
         slow_products: Vec::new(),
+        in_bf16: Vec::new(),
         device: None,
         estimate: None,
         pipeline: pipeline::pipeline(plan),

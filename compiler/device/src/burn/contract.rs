@@ -24,6 +24,9 @@ impl Lower<'_> {
             self.write_number(0.0, &out);
             return Ok(());
         }
+        if let Some(of) = self.fp8_operands([&a, &b], &out)? {
+            return self.fp8_matmul(&of, &out);
+        }
         let (x, y) = (self.read(&a).val, self.read(&b).val);
         let digits = self.decisions.digits([a.buf, b.buf]);
         match self.product((x, &a), (y, &b), &out, digits)? {

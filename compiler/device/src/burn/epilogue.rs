@@ -1,5 +1,6 @@
 //! Matmuls that do more in the same kernel, where the device has a library for that: which they are, and how they are recorded.
 
+use super::fp8_matmul::Fp8Operands;
 use super::lower::Lower;
 use crate::error::LoweringError;
 use crate::kernels::fold::FoldCall;
@@ -18,6 +19,8 @@ use std::sync::Arc;
 /// A matmul with its epilogue, on this device.
 struct MatmulSteps {
     digits: FactorDigits,
+    /// The factors, if they are stored as codes.
+    codes: Option<Fp8Operands>,
     matrices: BatchedMatmul,
     factors: [Local; 2],
     /// Result of the matmul alone.
@@ -46,11 +49,15 @@ impl Lower<'_> {
         };
         let (m, [a, b]) = (&steps.matrices, &steps.factors);
         let (left, right) = if m.swapped { (b, a) } else { (a, b) };
-        let [left, right] = [(left, &m.left), (right, &m.right)].map(|(local, factor)| {
-            let val = self.read(local).val;
-            self.factor((val, local), factor)
-        });
-        let mut inputs = vec![left, right];
+        let mut inputs = match &steps.codes {
+            Some(codes) => self.fp8_inputs(codes)?,
+            None => [(left, &m.left), (right, &m.right)]
+                .map(|(local, factor)| {
+                    let val = self.read(local).val;
+                    self.factor((val, local), factor)
+                })
+                .into(),
+        };
         if let Some(bias) = &steps.bias {
             inputs.push(self.bias(bias, &steps.written[0]));
         }
@@ -129,10 +136,13 @@ impl Lower<'_> {
                 .extend(steps[sums.step].reads.iter().map(|o| self.local(o)).collect::<Result<Vec<_>, _>>()?);
         }
         let gives = |dtype: DType| dtype == a.dtype || a.dtype.is_half() && dtype == DType::F32;
-        let fits = is_matrix && gives(written[0].dtype) && gives(made.dtype);
+        let codes = self.fp8_operands([&a, &b], &made)?;
+        let known = codes.is_none() || beside.is_of_codes();
+        let fits = is_matrix && known && gives(written[0].dtype) && gives(made.dtype);
         let whole = written.iter().chain(&reads).all(|l| l.elements() > 0);
         let steps = MatmulSteps {
-            digits: self.decisions.digits([a.buf, b.buf]),
+            digits: codes.as_ref().map_or(self.decisions.digits([a.buf, b.buf]), |codes| codes.digits),
+            codes,
             matrices: *matrices,
             factors: [a, b],
             product: made,

@@ -15,6 +15,7 @@ mod emit;
 mod epilogue;
 mod fold;
 mod fp8;
+mod fp8_matmul;
 mod functions;
 mod index;
 mod int;

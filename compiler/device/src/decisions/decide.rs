@@ -9,6 +9,7 @@ use crate::kernels::table::kernels;
 use crate::lowering::Lowering;
 use crate::passes::attention_bits::AttentionBits;
 use crate::passes::epilogues::Epilogues;
+use crate::passes::fp8_matmuls::Fp8Matmuls;
 use crate::passes::inlined::InlinedValues;
 use crate::passes::masks::Masks;
 use crate::passes::residuals::Residuals;
@@ -31,6 +32,7 @@ macro_rules! passes {
         /// Every pass in order. Those of fused kernels are named by their rows in the table of kernels.
         pub static PASSES: &[DevicePass] = &[
             DevicePass { name: "rounded_factors", run: rounded_factors },
+            DevicePass { name: "fp8_matmuls", run: fp8_matmuls },
             DevicePass { name: "residuals", run: residuals },
             DevicePass { name: "masks", run: masks },
             $($(DevicePass {
@@ -79,6 +81,14 @@ fn rounded_factors(lowering: &mut Lowering<'_>) -> bool {
     !lowering.decisions.rounded.is_empty()
 }
 
+fn fp8_matmuls(lowering: &mut Lowering<'_>) -> bool {
+    // Of a Plan that contradicts itself the lowering of its steps says where.
+    let local = |operand: &_| lowering.context.local(operand);
+    let found = Fp8Matmuls::of(&lowering.uses, &lowering.graph.target, local);
+    lowering.decisions.fp8 = found.unwrap_or_default();
+    !lowering.decisions.fp8.factors.is_empty()
+}
+
 fn residuals(lowering: &mut Lowering<'_>) -> bool {
     lowering.decisions.residuals = Residuals::of(&lowering.uses);
     !lowering.decisions.residuals.steps.is_empty()
@@ -106,8 +116,9 @@ fn inlined(lowering: &mut Lowering<'_>) -> bool {
 }
 
 fn step_order(lowering: &mut Lowering<'_>) -> bool {
-    let Decisions { fused, inlined, .. } = &lowering.decisions;
-    lowering.decisions.order = StepOrder::of(&lowering.uses, fused, inlined, lowering.graph.target.maps);
+    let Decisions { fused, inlined, fp8, .. } = &lowering.decisions;
+    let order = StepOrder::of(&lowering.uses, fused, inlined, lowering.graph.target.maps);
+    lowering.decisions.order = order.with_scales(&lowering.uses, fp8);
     true
 }
 

@@ -77,6 +77,11 @@ impl<'a> DefUse<'a> {
         self.ends.get(&buf).is_none_or(|end| *end <= from || *end >= to)
     }
 
+    /// The step with which the lifetime of a buffer ends.
+    pub fn end(&self, buf: BufId) -> Option<usize> {
+        self.ends.get(&buf).copied()
+    }
+
     /// True if the lifetime of a buffer ends with a step.
     pub fn ends_with(&self, buf: BufId, step: usize) -> bool {
         self.ends.get(&buf) == Some(&step)

@@ -10,6 +10,7 @@ use crate::decisions::fused::FusedGroups;
 use crate::kernels::matmul::FactorDigits;
 use crate::passes::attention_bits::AttentionBits;
 use crate::passes::epilogues::{EpilogueKind, Epilogues};
+use crate::passes::fp8_matmuls::Fp8Matmuls;
 use crate::passes::inlined::InlinedValues;
 use crate::passes::masks::Masks;
 use crate::passes::residuals::{ResidualStep, Residuals};
@@ -37,6 +38,8 @@ pub struct Decisions {
     pub epilogues: Epilogues,
     /// Buffers of numbers that are rounded to TF32, where the target has units that multiply those.
     pub rounded: SortedSet<BufId>,
+    /// Values that are stored as codes of FP8, where the target has units that multiply those.
+    pub fp8: Fp8Matmuls,
 }
 
 /// The launch that computes a step of the Plan.

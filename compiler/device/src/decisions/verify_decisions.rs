@@ -9,10 +9,11 @@ use crate::decisions::{Decisions, Role};
 use crate::kernels::Kernel;
 use crate::lowering::local::Local;
 use crate::passes::epilogues::EpilogueKind;
+use crate::passes::fp8_matmuls::Fp8Matmuls;
 use crate::passes::residuals::ResidualStep;
 use crate::passes::rounded_factors::verify_rounded;
 use crate::passes::step_order::StepOrder;
-use meshwright_plan::{BufId, Operand, Plan, Prim, Step};
+use meshwright_plan::{BufId, Fp8, Operand, Plan, Prim, Step};
 use meshwright_sorted::{SortedMap, SortedSet};
 
 /// A contradiction, and its step.
@@ -36,6 +37,7 @@ pub fn verify(uses: &DefUse<'_>, decisions: &Decisions, left: &SortedSet<BufId>)
     bits_match(uses, decisions)?;
     sums_match(uses, decisions)?;
     products_match(uses, decisions)?;
+    codes_match(uses, &decisions.fp8)?;
     let found = walk(uses, decisions)?;
     let gone = |b: &&BufId| !decisions.is_never_made(**b) && !decisions.residuals.buffers.contains(b);
     if let Some(buf) = left.iter().filter(gone).find(|b| !found.contains(b)) {
@@ -52,7 +54,8 @@ fn walk(uses: &DefUse<'_>, decisions: &Decisions) -> Result<SortedSet<BufId>, Pr
     let plain;
     let order = match decisions.order.steps.is_empty() {
         true => {
-            plain = StepOrder::of(uses, &decisions.fused, &decisions.inlined, false);
+            let order = StepOrder::of(uses, &decisions.fused, &decisions.inlined, false);
+            plain = order.with_scales(uses, &decisions.fp8);
             &plain
         }
         false => &decisions.order,
@@ -229,6 +232,35 @@ fn products_match(uses: &DefUse<'_>, decisions: &Decisions) -> Result<(), Proble
     Ok(())
 }
 
+/// Fails unless each value that is stored as codes is rounded by its step, in an order that its consumers read, and these are matmuls of two such
+/// values, one of which is E4M3.
+fn codes_match(uses: &DefUse<'_>, fp8: &Fp8Matmuls) -> Result<(), Problem> {
+    let steps = &uses.plan.steps;
+    for (buf, factor) in &fp8.factors {
+        let wrong =
+            |at: usize, what: &str| Err((Some(at), format!("buffer {}, stored as codes, {what}", buf.0)));
+        let rounds = |step: &Step| step.writes.iter().any(|o| o.buf == *buf);
+        if !steps.get(factor.step).is_some_and(rounds) || uses.writers.get(buf).is_none_or(|by| by.len() != 1)
+        {
+            return wrong(factor.step, "is not rounded by one step");
+        }
+        if !factor.plain && !factor.turned {
+            return wrong(factor.step, "has no order");
+        }
+        for reader in uses.readers.get(buf).into_iter().flatten() {
+            let both: Vec<_> = steps[*reader].reads.iter().filter_map(|o| fp8.factors.get(&o.buf)).collect();
+            let [one, two] = both[..] else { return wrong(*reader, "is read with what is not") };
+            if !matches!(steps[*reader].prim, Prim::Contract) {
+                return wrong(*reader, "is read by another step than a matmul");
+            }
+            if [one, two].iter().all(|f| f.format == Fp8::E5M2) {
+                return wrong(*reader, "is multiplied with E5M2, and both are");
+            }
+        }
+    }
+    Ok(())
+}
+
 /// The buffers that hold something: a table, since the verifier runs after each pass.
 struct LiveBuffers(Vec<bool>);
 
@@ -359,8 +391,12 @@ impl DecisionVerifier<'_> {
 
     /// The buffers that the launch of a step reads for it.
     fn reads(&self, at: usize, step: &Step) -> Result<Vec<BufId>, String> {
-        let Decisions { residuals, masks, inlined, .. } = self.decisions;
+        let Decisions { residuals, masks, inlined, fp8, .. } = self.decisions;
         let mut read = vec![];
+        if let Prim::Contract = step.prim {
+            let factors = step.reads.iter().filter_map(|o| fp8.factors.get(&o.buf));
+            read.extend(factors.map(|factor| factor.inverse.buf));
+        }
         for buf in step.reads.iter().map(|o| o.buf) {
             match inlined.values.get(&buf) {
                 Some(value) if value.by != at => {

@@ -48,6 +48,8 @@ pub struct CallWork {
     pub draws: u64,
     /// The factor of its matmul that is summed, by number: it is read once more.
     pub summed: Option<usize>,
+    /// Whether its matmul is one of factors in 8 bits.
+    pub in_8_bits: bool,
     /// Whether the matmuls of its steps are one, whose tiles fill the device together.
     pub joined: bool,
 }

@@ -6,10 +6,11 @@ use super::map::MapCall;
 use super::result::{GivenResult, ResultMemory};
 use burn_backend::DType as BurnType;
 use burn_ir::TensorIr;
+use meshwright_plan::Fp8;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
-/// Significant digits of `f32` factors.
+/// Significant digits of the factors of a matmul.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum FactorDigits {
     /// All.
@@ -17,12 +18,23 @@ pub enum FactorDigits {
     All,
     /// TF32: the lower digits are 0, so tensor cores may multiply them.
     Tf32,
+    /// The left and the right factor are bytes, codes of these formats, and each has a scale.
+    Fp8([Fp8; 2]),
 }
 
 impl FactorDigits {
     /// The name of a kernel, by its digits.
-    pub(super) fn name(self, all: &'static str, tf32: &'static str) -> &'static str {
-        if self == FactorDigits::Tf32 { tf32 } else { all }
+    pub(super) fn name(self, [all, tf32, fp8]: [&'static str; 3]) -> &'static str {
+        match self {
+            FactorDigits::All => all,
+            FactorDigits::Tf32 => tf32,
+            FactorDigits::Fp8(_) => fp8,
+        }
+    }
+
+    /// Number of operands behind the factors that scale them.
+    pub fn scales(self) -> usize {
+        if matches!(self, FactorDigits::Fp8(_)) { 2 } else { 0 }
     }
 }
 
@@ -39,6 +51,9 @@ pub enum EpilogueFunction {
 
 /// A matmul with an epilogue. Its operands are the factors as matrices, a bias or bits if there are any, and the other
 /// operands of the fused step.
+///
+/// Factors in FP8 are bytes: the left one `[rows, summed]`, the right one `[columns, summed]`, both by rows. Behind them stand
+/// the two `f32` numbers by which they are multiplied, and the matmul may have no epilogue.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MatmulCall {
     /// Rows and columns.
@@ -60,6 +75,8 @@ pub struct MatmulCall {
 /// An epilogue of a matmul, with the kernel that computes it alone if the library cannot fuse it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum MatmulEpilogue {
+    /// None: the matmul alone.
+    Nothing,
     /// A function of the matmul's elements.
     Map {
         /// The function.
@@ -121,22 +138,37 @@ impl MatmulEpilogue {
         }
     }
 
+    /// True if matmuls of factors in FP8 have it: a function of their elements, or a value that they are added to. Sums of a factor, and products
+    /// with the gradient of a function, they have not.
+    pub fn is_of_codes(&self) -> bool {
+        matches!(
+            self,
+            MatmulEpilogue::Nothing
+                | MatmulEpilogue::Map { .. }
+                | MatmulEpilogue::GeluKeeping { .. }
+                | MatmulEpilogue::Adds { sums: None, .. }
+        )
+    }
+
     /// True if the matmul is added to an operand.
     pub fn adds(&self) -> bool {
         matches!(self, MatmulEpilogue::Adds { .. })
     }
 }
 
-/// Place of the value among the operands to which a matmul is added.
-const ADDED: usize = 2;
+/// Number of factors: the value to which a matmul is added is the operand behind these and their scales.
+const FACTORS: usize = 2;
 
 impl KernelCall for MatmulCall {
     const NAME: &'static str = "matmul_fused";
 
     fn name(&self) -> &'static str {
-        match self.beside.adds() {
-            true => self.digits.name("matmul_added", "matmul_added_tf32"),
-            false => self.digits.name(Self::NAME, "matmul_fused_tf32"),
+        match &self.beside {
+            MatmulEpilogue::Nothing => self.digits.name(["matmul", "matmul_tf32", "matmul_fp8"]),
+            MatmulEpilogue::Adds { .. } => {
+                self.digits.name(["matmul_added", "matmul_added_tf32", "matmul_added_fp8"])
+            }
+            _ => self.digits.name([Self::NAME, "matmul_fused_tf32", "matmul_fused_fp8"]),
         }
     }
 
@@ -144,14 +176,16 @@ impl KernelCall for MatmulCall {
         // Rows of the matmul itself may have gaps, where they are one dim.
         let whole = |of: &TensorIr| of.shape.to_vec().last() == Some(&self.matrices[1]);
         let given = |(k, of)| {
-            let over = if k == 0 && self.beside.adds() { vec![ADDED] } else { vec![] };
+            let over =
+                if k == 0 && self.beside.adds() { vec![FACTORS + self.digits.scales()] } else { vec![] };
             GivenResult { over, gaps: k == 0 && whole(of), alike: true }
         };
         ResultMemory::Given(results.iter().enumerate().map(given).collect())
     }
 
     fn work(&self) -> CallWork {
-        CallWork { summed: self.beside.summed().map(usize::from), ..CallWork::default() }
+        let in_8_bits = matches!(self.digits, FactorDigits::Fp8(_));
+        CallWork { summed: self.beside.summed().map(usize::from), in_8_bits, ..CallWork::default() }
     }
 }
 

@@ -5,6 +5,7 @@ pub mod call;
 pub mod dims;
 pub mod fold;
 pub mod fold_blocks;
+pub mod fp8_factor;
 pub mod host;
 pub mod index;
 pub mod join;
@@ -68,7 +69,7 @@ macro_rules! kernel {
                 match self {
                     Kernel::Host(kernel) => kernel.work.name(),
                     Kernel::Random(_) => "random",
-                    Kernel::Matmul(digits) => digits.name("matmul", "matmul_tf32"),
+                    Kernel::Matmul(digits) => digits.name(["matmul", "matmul_tf32", "matmul_fp8"]),
                     Kernel::Blank => "blank",
                     Kernel::IterationSlice(_) => "iteration_slice",
                     Kernel::IterationUpdate(_) => "iteration_update",

@@ -93,7 +93,7 @@ pub(super) fn launches(
     }
     builder.end_group().map_err(|e| failed(e, plan.steps.len().checked_sub(1)))?;
     builder.end_segment();
-    let Lowering { graph, pairs, attention_without_kernel, .. } = builder.lowering;
+    let Lowering { graph, pairs, attention_without_kernel, decisions, .. } = builder.lowering;
     let (mut launches, body, chunks) = (builder.launches, builder.body, builder.chunks);
     let body = turn_order::in_order_of_schedule((plan, rank), (&mut launches, &graph.slots), body, &chunks)
         .map_err(|e| failed(e, None))?;
@@ -109,6 +109,7 @@ pub(super) fn launches(
         never,
         absent,
         attention_without_kernel,
+        fp8_declined: decisions.fp8.declined,
         arena: Arena::default(),
     })
 }

@@ -29,7 +29,8 @@ impl Lowering<'_> {
 
     /// Whether `step` can draw the random values of `buf` itself, so that the producer `by` is fused away.
     pub(crate) fn draws(&self, step: usize, buf: BufId, by: usize) -> bool {
-        self.graph.target.maps && self.draws_within(step, buf, by)
+        let rounds = self.rounded_to_bytes(&self.context.plan.steps[step]).is_some();
+        self.graph.target.maps && !rounds && self.draws_within(step, buf, by)
     }
 
     /// Whether a reduction can compute its operand `value` itself.
@@ -45,9 +46,15 @@ impl Lowering<'_> {
     /// The kind of launch that the step can share with independent steps of that kind; none if it has a launch of its own.
     pub(crate) fn groups(&self, step: &Step) -> Option<GroupKind> {
         match self.graph.target {
+            _ if self.rounded_to_bytes(step).is_some() => None,
             target if target.blocks && self.is_own_fold(step) => Some(GroupKind::Fold),
             target => (target.maps && self.is_own_map(step)).then_some(GroupKind::Map),
         }
+    }
+
+    /// Whether a step goes element by element, so that it may be delayed behind a fused group.
+    pub(crate) fn may_wait(&self, step: &Step) -> bool {
+        self.groups(step).is_some() || self.rounded_to_bytes(step).is_some()
     }
 
     /// Lowers independent steps of a kind to one launch.

@@ -77,6 +77,11 @@ impl<'a> Lowering<'a> {
     /// The tensors of a buffer, whether or not it has elements on this device: of pairs that are stored in two parts the
     /// values and the indices.
     pub(crate) fn planes(&self, buf: BufId, dtype: DType) -> Vec<Plane> {
+        if let Some(factor) = self.decisions.fp8.factors.get(&buf) {
+            let forms = [(factor.plain, TensorSlot::Buffer(buf)), (factor.turned, TensorSlot::Turned(buf))];
+            let stored = forms.into_iter().filter(|form| form.0);
+            return stored.map(|(_, slot)| Plane { slot, dtype: DType::U8 }).collect();
+        }
         if !dtype.is_pair() || self.graph.target.host_kernels {
             return vec![Plane { slot: TensorSlot::Buffer(buf), dtype }];
         }

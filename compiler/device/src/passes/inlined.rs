@@ -86,7 +86,12 @@ impl InlinedValues {
 }
 
 /// An expression of one register, in which other registers are loaded from where they are written.
-fn cut(expr: &Expr, reg: Reg, written: Vec<(Reg, &Operand)>, inputs: &[Operand]) -> (Computed, Vec<Operand>) {
+pub(super) fn cut(
+    expr: &Expr,
+    reg: Reg,
+    written: Vec<(Reg, &Operand)>,
+    inputs: &[Operand],
+) -> (Computed, Vec<Operand>) {
     let (mut made, mut reads): (Expr, Vec<Operand>) = (Expr::default(), vec![]);
     let from = |at: Reg| written.iter().find(|(r, _)| *r == at && *r != reg);
     let (mut wanted, mut todo) = (SortedSet::from([reg]), vec![reg]);

@@ -5,6 +5,7 @@ mod added_matmuls;
 pub mod attention_bits;
 pub mod canonical;
 pub mod epilogues;
+pub mod fp8_matmuls;
 pub mod inlined;
 pub mod masks;
 pub mod residuals;

@@ -1,6 +1,7 @@
 //! Order of the steps on a device, and the end of each buffer's lifetime. Fused groups run as one ([`crate::decisions::fused`]),
 //! reductions compute their operands ([`super::inlined`]), and steps move next to each other.
 
+use super::fp8_matmuls::Fp8Matmuls;
 use super::inlined::InlinedValues;
 use crate::decisions::def_use::{DefUse, ended, takes};
 use crate::decisions::fused::FusedGroups;
@@ -55,6 +56,19 @@ impl StepOrder {
         }
         let place = (0..place.len()).map(|step| place[runs(step)]).collect();
         StepOrder { steps: order, place, ends }
+    }
+
+    /// The same where the scale of each factor that is stored as codes lives as long as the factor: matmuls read it.
+    pub fn with_scales(mut self, uses: &DefUse<'_>, fp8: &Fp8Matmuls) -> StepOrder {
+        for (buf, factor) in &fp8.factors {
+            let scale = factor.inverse.buf;
+            let (Some(end), Some(own)) = (uses.end(*buf), uses.end(scale)) else { continue };
+            let last = self.end_of(*buf, end);
+            if self.place[last] > self.place[self.end_of(scale, own)] {
+                self.ends.insert((own, scale), last);
+            }
+        }
+        self
     }
 
     /// The step that frees a buffer on the device, if the step `at` of the Plan does.

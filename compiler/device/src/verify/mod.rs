@@ -139,7 +139,10 @@ impl Verifier<'_> {
         let lives = |slot: &TensorSlot| match slot {
             TensorSlot::Buffer(b) | TensorSlot::Indices(b) => self.device.left.contains(b),
             TensorSlot::Table(_) => true,
-            TensorSlot::Temporary(_) | TensorSlot::Residual(..) | TensorSlot::DrawnBits(..) => false,
+            TensorSlot::Turned(_)
+            | TensorSlot::Temporary(_)
+            | TensorSlot::Residual(..)
+            | TensorSlot::DrawnBits(..) => false,
         };
         match self.alive.tensors().filter_map(|id| self.device.slots.get(*id)).find(|slot| !lives(slot)) {
             Some(slot) => Err(format!("{slot} is never freed")),

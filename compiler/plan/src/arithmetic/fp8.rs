@@ -46,6 +46,56 @@ impl Fp8 {
         }
     }
 
+    /// The exponent of 1 in a code.
+    pub const fn bias(self) -> u32 {
+        match self {
+            Fp8::E4M3 => 7,
+            Fp8::E5M2 => 15,
+        }
+    }
+
+    /// The code of a number of the format: its sign, its exponent, its digits. NaN has the code with all bits of both.
+    pub fn code(self, x: f32) -> u8 {
+        let (sign, size) = ((x.to_bits() >> 24) as u8 & 0x80, x.abs());
+        let shift = f32::MANTISSA_DIGITS - 1 - self.digits();
+        let code = if x.is_nan() {
+            NAN_CODE
+        } else if size < self.least_normal() {
+            (size * self.codes_of_one()) as u32
+        } else {
+            (size.to_bits() >> shift) - ((F32_BIAS - self.bias()) << self.digits())
+        };
+        sign | code as u8
+    }
+
+    /// The number of a code; NaN and infinities of the format too.
+    pub fn number(self, code: u8) -> f32 {
+        let bits = u32::from(code & 0x7f);
+        let (exponent, fraction) = (bits >> self.digits(), bits & ((1 << self.digits()) - 1));
+        let all = (1 << (7 - self.digits())) - 1;
+        let size = match self {
+            Fp8::E4M3 if bits == NAN_CODE => f32::NAN,
+            Fp8::E5M2 if exponent == all => {
+                if fraction == 0 {
+                    f32::INFINITY
+                } else {
+                    f32::NAN
+                }
+            }
+            _ if exponent == 0 => fraction as f32 / self.codes_of_one(),
+            _ => {
+                let shift = f32::MANTISSA_DIGITS - 1 - self.digits();
+                f32::from_bits((bits + ((F32_BIAS - self.bias()) << self.digits())) << shift)
+            }
+        };
+        if code & 0x80 == 0 { size } else { -size }
+    }
+
+    /// The number by which a magnitude below the least normal number is its code.
+    pub const fn codes_of_one(self) -> f32 {
+        (1u32 << (self.bias() - 1 + self.digits())) as f32
+    }
+
     /// How many times the power of two below a number is added to it and subtracted again, in floats of `mantissa` digits: of the
     /// sum the last digit is the last one of the format, and hardware rounds sums to nearest, ties to even.
     pub const fn rounding_sum(self, mantissa: u32) -> f64 {
@@ -65,6 +115,12 @@ impl Fp8 {
         ((size + sum) - sum).copysign(x)
     }
 }
+
+/// The code of NaN without its sign, in both formats.
+const NAN_CODE: u32 = 0x7f;
+
+/// The exponent of 1 in an `f32`.
+const F32_BIAS: u32 = 127;
 
 /// The bits of the exponent of an `f32`.
 const EXPONENT: u32 = 0x7f80_0000;
@@ -119,6 +175,16 @@ mod tests {
             for x in known {
                 let got = format.round(x as f32);
                 assert_eq!((f64::from(got), got.is_sign_negative()), (x, x.is_sign_negative()), "{format:?}");
+            }
+            for code in 0..=0xff {
+                let (got, want) = (format.number(code), number(format, code));
+                match want {
+                    Some(x) => assert_eq!((f64::from(got), format.code(got)), (x, code), "{format:?}"),
+                    None => assert!(!got.is_finite(), "{format:?} of {code:#x}"),
+                }
+            }
+            for nan in [f32::NAN, -f32::NAN] {
+                assert!(format.number(format.code(nan)).is_nan() && format.code(nan) & 0x7f == 0x7f);
             }
             let all = numbers(format);
             assert_eq!(all.last(), Some(&f64::from(format.greatest())));

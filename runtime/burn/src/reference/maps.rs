@@ -56,7 +56,7 @@ impl Computes<MapCalls> for Reference<'_> {
 }
 
 /// Element-wise steps.
-fn maps(
+pub(super) fn maps(
     calls: &[MapCall],
     rng: RngState,
     inputs: &[RefTensor],

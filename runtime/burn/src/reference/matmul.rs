@@ -1,9 +1,13 @@
 //! Matrix products with an epilogue.
 
+use super::maps::maps;
+use super::values::RefTensor;
 use super::{Reference, other_operands};
 use meshwright_device::KernelError;
 use meshwright_device::kernels::call::Computes;
-use meshwright_device::kernels::matmul::{EpilogueFunction, MatmulCall, MatmulEpilogue};
+use meshwright_device::kernels::fp8_factor::Fp8FactorCall;
+use meshwright_device::kernels::matmul::{EpilogueFunction, FactorDigits, MatmulCall, MatmulEpilogue};
+use meshwright_plan::Fp8;
 use meshwright_plan::expr::UnaryFn;
 
 impl Computes<MatmulCall> for Reference<'_> {
@@ -13,6 +17,15 @@ impl Computes<MatmulCall> for Reference<'_> {
             return Err(other_operands());
         };
         let [rows, columns] = call.matrices;
+        let (scales, rest) = rest.split_at_checked(call.digits.scales()).ok_or_else(other_operands)?;
+        let of_codes = match (call.digits, scales) {
+            (FactorDigits::Fp8(formats), [by_left, by_right]) => {
+                let right = turned(&decoded(right, formats[1], by_right)?, columns);
+                Some([decoded(left, formats[0], by_left)?, right])
+            }
+            _ => None,
+        };
+        let [left, right] = of_codes.as_ref().map_or([left, right], |[left, right]| [left, right]);
         let steps = left.numbers.len() / rows;
         let mut sums = vec![0.0; rows * columns];
         for row in 0..rows {
@@ -26,6 +39,7 @@ impl Computes<MatmulCall> for Reference<'_> {
         let biased: Vec<f64> =
             sums.iter().enumerate().map(|(i, x)| x + bias.map_or(0.0, |b| b.numbers[i % columns])).collect();
         match &call.beside {
+            MatmulEpilogue::Nothing => outputs[0].numbers = sums,
             MatmulEpilogue::Map { function, .. } => {
                 outputs[0].numbers = biased.iter().map(|x| applied(*function, *x)).collect();
                 if call.keeps_bits {
@@ -64,6 +78,39 @@ impl Computes<MatmulCall> for Reference<'_> {
         }
         Ok(())
     }
+}
+
+impl Computes<Fp8FactorCall> for Reference<'_> {
+    /// Results: the codes by rows, then those of the transposed matrix.
+    fn compute(self, call: &Fp8FactorCall) -> Result<(), KernelError> {
+        let Reference { rng, inputs, outputs, .. } = self;
+        let mut value = [RefTensor::zeros(call.map.sizes.clone())];
+        maps(std::slice::from_ref(&call.map), rng, inputs, &mut value)?;
+        let codes = value[0].numbers.iter().map(|x| f64::from(call.format.code(*x as f32))).collect();
+        let codes = RefTensor { shape: call.matrix.to_vec(), numbers: codes };
+        let mut outs = outputs.iter_mut();
+        if call.plain {
+            outs.next().ok_or_else(other_operands)?.numbers.clone_from(&codes.numbers);
+        }
+        if call.turned {
+            outs.next().ok_or_else(other_operands)?.numbers = turned(&codes, call.matrix[0]).numbers;
+        }
+        Ok(())
+    }
+}
+
+/// The transposed matrix of one with this number of rows.
+fn turned(of: &RefTensor, rows: usize) -> RefTensor {
+    let columns = of.numbers.len() / rows;
+    let at = |i: usize| of.numbers[i % rows * columns + i / rows];
+    RefTensor { shape: vec![columns, rows], numbers: (0..of.numbers.len()).map(at).collect() }
+}
+
+/// The numbers of codes, times a scale.
+fn decoded(codes: &RefTensor, format: Fp8, scale: &RefTensor) -> Result<RefTensor, KernelError> {
+    let scale = scale.numbers.first().ok_or_else(other_operands)?;
+    let number = |code: &f64| f64::from(format.number(*code as u8)) * scale;
+    Ok(RefTensor { shape: codes.shape.clone(), numbers: codes.numbers.iter().map(number).collect() })
 }
 
 /// The byte and the bit of an element, in rows as long as those of [`relu_bits`](meshwright_device::kernels::matmul::relu_bits).

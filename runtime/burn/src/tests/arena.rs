@@ -139,6 +139,7 @@ impl Hand {
             never: SortedSet::new(),
             absent: SortedSet::new(),
             attention_without_kernel: SortedMap::new(),
+            fp8_declined: SortedMap::new(),
             arena: Arena::default(),
         };
         arena_of(&self.plan, &device).unwrap()

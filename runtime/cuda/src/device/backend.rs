@@ -41,10 +41,13 @@ use std::fmt;
 /// The launches that a device takes.
 pub(crate) fn target_of(device: &CubeDevice) -> Target {
     match device {
-        CubeDevice::Cuda(gpu) => Target {
-            tensor_cores: crate::attention::is_there(&device.client()),
-            ..Target::cuda((0, 0), blas::is_open(gpu.index))
-        },
+        CubeDevice::Cuda(gpu) => {
+            let opened = blas::capability(gpu.index);
+            Target {
+                tensor_cores: crate::attention::is_there(&device.client()),
+                ..Target::cuda(opened.unwrap_or_default(), opened.is_some())
+            }
+        }
         _ => Target::compiled_on_host(),
     }
 }

@@ -31,6 +31,7 @@ use meshwright_gpu::load::Paths;
 use meshwright_gpu::matmuls::{
     Matmul, MatmulError, MatmulKey, Matrix, TunedMatmuls, WORKSPACE_BYTES, Workspace,
 };
+use meshwright_plan::Fp8;
 use meshwright_sorted::SortedMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -42,6 +43,8 @@ struct DeviceMatmuls {
     /// Whether the library has a kernel, by key.
     asked: Mutex<SortedMap<MatmulKey, bool>>,
     driver: Driver,
+    /// Compute capability of the GPU: major, minor.
+    capability: (u32, u32),
     /// The memory that kernels may use while they run, of each stream by number: on a stream they run one after the other.
     workspaces: Mutex<SortedMap<u64, Handle>>,
     device: DeviceId,
@@ -58,13 +61,14 @@ pub(crate) fn open(device: &CudaDevice, libraries: &Paths) -> Option<String> {
         // On the thread of the device, where its context is current.
         let on_device = DeviceHandle::<Server>::new(id).submit_blocking(move |_| {
             let driver = Driver::open(&libraries)?;
-            let gpu = driver.properties(ordinal)?.name;
-            let products = TunedMatmuls::open(&libraries, &gpu)?;
-            Ok::<_, MatmulError>((driver, products))
+            let gpu = driver.properties(ordinal)?;
+            let products = TunedMatmuls::open(&libraries, &gpu.name)?;
+            Ok::<_, MatmulError>((driver, gpu.capability, products))
         });
-        let (driver, products) = on_device.map_err(|e| format!("{e:?}"))?.map_err(|e| e.to_string())?;
+        let (driver, capability, products) =
+            on_device.map_err(|e| format!("{e:?}"))?.map_err(|e| e.to_string())?;
         let (products, asked, workspaces) = (Mutex::new(products), Mutex::default(), Mutex::default());
-        Ok(Arc::new(DeviceMatmuls { products, asked, driver, workspaces, device: id }))
+        Ok(Arc::new(DeviceMatmuls { products, asked, driver, capability, workspaces, device: id }))
     });
     made.as_ref().err().map(|why| format!("Burn's kernels compute products of matrices: {why}"))
 }
@@ -79,9 +83,9 @@ fn of(index: usize) -> Option<Arc<DeviceMatmuls>> {
     opened.get(&index).and_then(|made| made.as_ref().ok()).cloned()
 }
 
-/// Whether a GPU computes its matmuls by cuBLASLt.
-pub(crate) fn is_open(index: usize) -> bool {
-    of(index).is_some()
+/// The compute capability of a GPU that computes its matmuls by cuBLASLt; none if it does not.
+pub(crate) fn capability(index: usize) -> Option<(u32, u32)> {
+    of(index).map(|opened| opened.capability)
 }
 
 /// The matrices of a tensor.
@@ -149,7 +153,8 @@ pub(crate) fn product(
     let made =
         if is_half && found.is_worth_a_copy(batches, many) { with_aligned_rows(&out) } else { out.clone() };
     let product = blas::product(matrices(&left)?, matrices(&right)?, matrices(&made)?, digits)?;
-    let tensors = MatmulTensors { left, right, out: made.clone(), vector: None, aux: None, added: None };
+    let (vector, aux, added, scales) = (None, None, None, None);
+    let tensors = MatmulTensors { left, right, out: made.clone(), vector, aux, added, scales };
     opened.submit(product, Then::Nothing, &tensors);
     if !is_same(&made.handle, &out.handle) {
         copy_to(&made, &out);
@@ -161,7 +166,7 @@ pub(crate) fn product(
 /// for it.
 pub(crate) fn fused(
     index: usize,
-    ([rows, columns], digits): ([usize; 2], FactorDigits),
+    (matrices_of_out, digits): ([usize; 2], FactorDigits),
     then: Then,
     tensors: MatmulTensors,
 ) -> bool {
@@ -170,13 +175,7 @@ pub(crate) fn fused(
     let (left, right) = (factor(tensors.left, many), factor(tensors.right, many));
     let added = tensors.added.map(|added| beside(added, &tensors.out));
     let tensors = MatmulTensors { left, right, added, ..tensors };
-    // Rows have gaps between them only where they are one dim.
-    let strides = &tensors.out.meta.strides;
-    let leading = match tensors.out.meta.shape.last() {
-        Some(last) if *last == columns && strides.rank() > 1 => strides[strides.rank() - 2],
-        _ => columns,
-    };
-    let out = blas::matrices(tensors.out.dtype, &[rows, columns], &[leading, 1]);
+    let out = rows_of(&tensors.out, matrices_of_out);
     let product = || blas::product(matrices(&tensors.left)?, matrices(&tensors.right)?, out?, digits);
     let Some(product) = product() else { return false };
     let computes = opened.computes(blas::at(product, then, &tensors.assumed()));
@@ -184,6 +183,37 @@ pub(crate) fn fused(
         opened.submit(product, then, &tensors);
     }
     computes
+}
+
+/// Puts a product of factors in FP8 with an epilogue on its stream; false where cuBLASLt has no kernel for it. `sizes` are rows, columns and summed
+/// elements. Factors are contiguous, as [`blas::fp8_product`] takes them.
+pub(crate) fn fused_fp8(
+    index: usize,
+    (sizes, formats): ([usize; 3], [Fp8; 2]),
+    then: Then,
+    tensors: MatmulTensors,
+) -> bool {
+    let Some(opened) = of(index) else { return false };
+    let added = tensors.added.map(|added| beside(added, &tensors.out));
+    let [left, right] = [tensors.left, tensors.right].map(into_contiguous);
+    let tensors = MatmulTensors { left, right, added, ..tensors };
+    let out = rows_of(&tensors.out, [sizes[0], sizes[1]]);
+    let Some(product) = out.and_then(|out| blas::fp8_product(sizes, formats, out)) else { return false };
+    let computes = opened.computes(blas::at(product, then, &tensors.assumed()));
+    if computes {
+        opened.submit(product, then, &tensors);
+    }
+    computes
+}
+
+/// A result as a matrix: its rows have gaps between them only where they are one dim.
+fn rows_of(out: &CubeTensor, [rows, columns]: [usize; 2]) -> Option<(Matrix, usize)> {
+    let strides = &out.meta.strides;
+    let leading = match out.meta.shape.last() {
+        Some(last) if *last == columns && strides.rank() > 1 => strides[strides.rank() - 2],
+        _ => columns,
+    };
+    blas::matrices(out.dtype, &[rows, columns], &[leading, 1])
 }
 
 /// The value that a product is added to, in the layout of the result: the value itself, or a copy in the memory of the result.
@@ -230,6 +260,8 @@ pub(crate) struct MatmulTensors {
     pub(crate) aux: Option<CubeTensor>,
     /// The value that the product is added to.
     pub(crate) added: Option<CubeTensor>,
+    /// The scales of factors in FP8, of one element each.
+    pub(crate) scales: Option<[CubeTensor; 2]>,
 }
 
 impl MatmulTensors {
@@ -242,6 +274,7 @@ impl MatmulTensors {
             vector: self.vector.as_ref().map(at),
             aux: self.aux.as_ref().map(at),
             added: self.added.as_ref().map(at),
+            scales: self.scales.as_ref().map(|scales| scales.each_ref().map(at)),
         }
     }
 }
@@ -283,7 +316,9 @@ impl DeviceMatmuls {
         let workspace = self.workspace(stream, out);
         let measured = self.measured(&blas::at(product, then, &tensors.assumed()), out);
         let beside = [&tensors.vector, &tensors.aux, &tensors.added].map(|t| t.as_ref().map(|t| &t.handle));
-        let beside = [beside[0], beside[1], beside[2], measured.as_ref()];
+        let scales = tensors.scales.as_ref().map(|scales| scales.each_ref().map(|t| &t.handle));
+        let [of_left, of_right] = [0, 1].map(|side| scales.map(|both: [&Handle; 2]| both[side]));
+        let beside = [beside[0], beside[1], beside[2], measured.as_ref(), of_left, of_right];
         let all = [&tensors.left.handle, &tensors.right.handle, &out.handle, &workspace];
         let all = all.into_iter().chain(beside.into_iter().flatten());
         let bindings = all.map(|h| h.clone().binding()).collect();
@@ -313,12 +348,12 @@ impl DeviceMatmuls {
     }
 
     /// Puts a matmul on its stream: with left, right, out, the workspace, and a vector, a second operand, what it is added to,
-    /// and memory for a measurement if there are any. An error becomes the error of the results, for their consumers.
+    /// memory for a measurement, and the scales of factors if there are any. An error becomes the error of the results, for their consumers.
     fn run(
         &self,
         server: &mut Server,
         stream: StreamId,
-        (product, then, has): (Matmul, Then, [bool; 4]),
+        (product, then, has): (Matmul, Then, [bool; 6]),
         bindings: Vec<BufferBinding>,
     ) {
         let sums = matches!(then, Then::RightSums | Then::LeftSums);
@@ -341,8 +376,10 @@ impl DeviceMatmuls {
             let queue = streams.current().sys;
             let [left, right, out, room] = [0, 1, 2, 3].map(|n| addresses[n]);
             let mut beside = addresses[4..].iter().copied();
-            let [vector, aux, added, measured] = has.map(|has| if has { beside.next() } else { None });
-            let places = MatmulAddresses { factors: [left, right], out, vector, aux, added };
+            let [vector, aux, added, measured, of_left, of_right] =
+                has.map(|has| if has { beside.next() } else { None });
+            let scales = of_left.zip(of_right).map(|(left, right)| [left, right]);
+            let places = MatmulAddresses { factors: [left, right], out, vector, aux, added, scales };
             let product = blas::at(product, then, &places);
             let workspace = Workspace { address: room, bytes: WORKSPACE_BYTES };
             let mut products = self.products.lock().unwrap_or_else(PoisonError::into_inner);

@@ -8,13 +8,14 @@ use crate::maps::MapRun;
 use crate::matmul::compute;
 use burn_cubecl::CubeDevice;
 use burn_cubecl::kernel::into_contiguous;
+use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
 use burn_cubecl::ops::reshape;
 use burn_cubecl::tensor::CubeTensor;
 use burn_std::Shape as Extents;
 use meshwright_burn::blas::Then;
 use meshwright_device::KernelError;
 use meshwright_device::kernels::call::Computes;
-use meshwright_device::kernels::matmul::{EpilogueFunction, MatmulCall, MatmulEpilogue};
+use meshwright_device::kernels::matmul::{EpilogueFunction, FactorDigits, MatmulCall, MatmulEpilogue};
 use meshwright_sorted::SortedSet;
 
 /// A matmul with its bound operands.
@@ -39,15 +40,17 @@ impl Computes<MatmulCall> for GpuLaunch<'_> {
 impl EpilogueRun<'_> {
     /// All in one kernel; none if cuBLASLt has none.
     fn fused(&self, relu_bits: &mut SortedSet<usize>, inputs: &[CubeTensor]) -> Option<Vec<CubeTensor>> {
-        let CubeDevice::Cuda(gpu) = &self.step.device else { return None };
-        let [left, right, rest @ ..] = inputs else { return None };
+        let ([left, right], rest) = inputs.split_first_chunk()?;
+        let rest = rest.get(self.call.digits.scales()..)?;
+        let scales = self.scales(inputs);
         let made: Vec<CubeTensor> = self.outputs.iter().map(ResultSlot::memory).collect();
         let asked = |then, vector: Option<&CubeTensor>, aux: Option<&CubeTensor>| {
             let tensors =
                 MatmulTensors { aux: aux.cloned(), ..self.tensors([left, right], &made[0], vector) };
-            blas::fused(gpu.index, (self.call.matrices, self.call.digits), then, tensors)
+            self.submitted(then, MatmulTensors { scales: scales.clone(), ..tensors })
         };
         let done = match &self.call.beside {
+            MatmulEpilogue::Nothing => asked(Then::Nothing, None, None),
             MatmulEpilogue::Map { function, .. } => {
                 let bias = self.bias(rest);
                 let bias = bias.as_ref();
@@ -73,7 +76,7 @@ impl EpilogueRun<'_> {
                 // With the bias alone; a kernel of our own then applies the function.
                 let kept = made.last()?.clone();
                 let tensors = self.tensors([left, right], &kept, bias.as_ref());
-                if !blas::fused(gpu.index, (self.call.matrices, self.call.digits), Then::Nothing, tensors) {
+                if !self.submitted(Then::Nothing, MatmulTensors { scales, ..tensors }) {
                     return None;
                 }
                 let inputs = OwnInputs { tensors: vec![kept.clone()], ended: vec![false] };
@@ -99,7 +102,7 @@ impl EpilogueRun<'_> {
                 };
                 let added = rest.first().cloned();
                 let tensors = MatmulTensors { added, ..self.tensors([left, right], &made[0], vector) };
-                blas::fused(gpu.index, (self.call.matrices, self.call.digits), then, tensors)
+                self.submitted(then, MatmulTensors { scales, ..tensors })
             }
         };
         done.then_some(made)
@@ -118,7 +121,49 @@ impl EpilogueRun<'_> {
             vector: vector.cloned(),
             aux: None,
             added: None,
+            scales: None,
         }
+    }
+
+    /// The scales of factors in FP8.
+    fn scales(&self, inputs: &[CubeTensor]) -> Option<[CubeTensor; 2]> {
+        match (self.call.digits, inputs) {
+            (FactorDigits::Fp8(_), [_, _, left, right, ..]) => Some([left.clone(), right.clone()]),
+            _ => None,
+        }
+    }
+
+    /// Puts the product on its stream; false where cuBLASLt is not open or has no kernel for it.
+    fn submitted(&self, then: Then, tensors: MatmulTensors) -> bool {
+        let CubeDevice::Cuda(gpu) = &self.step.device else { return false };
+        match self.call.digits {
+            FactorDigits::Fp8(formats) => {
+                let [rows, columns] = self.call.matrices;
+                let summed = tensors.left.meta.num_elements() / rows.max(1);
+                blas::fused_fp8(gpu.index, ([rows, columns, summed], formats), then, tensors)
+            }
+            digits => blas::fused(gpu.index, (self.call.matrices, digits), then, tensors),
+        }
+    }
+
+    /// The product alone.
+    fn product(&self, inputs: &[CubeTensor]) -> Result<CubeTensor, String> {
+        let ([left, right], _) = inputs.split_first_chunk().ok_or("no factors")?;
+        let (shape, dtype) = &self.call.product;
+        let made = match self.scales(inputs) {
+            None => compute(left.clone(), right.clone(), (*dtype, self.call.digits), None)?,
+            scales => {
+                let (client, device) = (self.step.client.clone(), self.step.device.clone());
+                let memory = Extents::from(self.call.matrices);
+                let out = empty_device_contiguous_dtype(client, device, memory, *dtype);
+                let tensors = MatmulTensors { scales, ..self.tensors([left, right], &out, None) };
+                if !self.submitted(Then::Nothing, tensors) {
+                    return Err("cuBLASLt has no kernel for its factors in FP8".into());
+                }
+                out
+            }
+        };
+        Ok(reshape(made, Extents::from(shape.clone())))
     }
 
     /// The library takes its elements one after the other.
@@ -130,16 +175,13 @@ impl EpilogueRun<'_> {
     fn apart(&self, inputs: OwnInputs) -> Result<Vec<CubeTensor>, String> {
         let OwnInputs { mut tensors, mut ended } = inputs;
         let reads_bits = matches!(self.call.beside, MatmulEpilogue::ReluGrad { .. });
-        let own = 2 + usize::from(self.call.biased) + usize::from(reads_bits);
+        let factors = 2 + self.call.digits.scales();
+        let own = factors + usize::from(self.call.biased) + usize::from(reads_bits);
         let mut rest = OwnInputs { tensors: tensors.split_off(own), ended: ended.split_off(own) };
-        tensors.truncate(2);
-        let (Some(right), Some(left)) = (tensors.pop(), tensors.pop()) else {
-            return Err("no factors".into());
-        };
-        let (shape, dtype) = &self.call.product;
-        let made = compute(left, right, (*dtype, self.call.digits), None)?;
-        let product = reshape(made, Extents::from(shape.clone()));
+        tensors.truncate(factors);
+        let product = self.product(&tensors)?;
         Ok(match &self.call.beside {
+            MatmulEpilogue::Nothing => vec![product],
             MatmulEpilogue::Map { map, at, .. }
             | MatmulEpilogue::ReluGrad { map, at }
             | MatmulEpilogue::GeluGrad { map, at } => {

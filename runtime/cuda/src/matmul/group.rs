@@ -70,7 +70,7 @@ impl MatmulGroupRun<'_> {
                 (Some(batches(all, [1, length], ([length, 1], apart))), apart)
             }
         };
-        let tensors = MatmulTensors { left, right, out, vector, aux: None, added: None };
+        let tensors = MatmulTensors { left, right, out, vector, aux: None, added: None, scales: None };
         blas::batched(gpu.index, call.digits, (then, apart), tensors).then_some(made)
     }
 

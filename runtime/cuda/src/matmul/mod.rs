@@ -22,6 +22,10 @@ pub(crate) fn compute(
     (dtype, digits): (BurnType, FactorDigits),
     out: Option<CubeTensor>,
 ) -> Result<CubeTensor, String> {
+    // No other kernel multiplies codes, and their scales are no operands here.
+    if let FactorDigits::Fp8(_) = digits {
+        return Err("factors in FP8 have scales".into());
+    }
     #[cfg(feature = "cubecl-cpu")]
     if let burn_cubecl::CubeDevice::Cpu(_) = left.device {
         return host::product(left, right, dtype, out).map_err(|e| format!("{e:?}"));

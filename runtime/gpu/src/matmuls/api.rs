@@ -73,6 +73,8 @@ pub(super) mod data {
     pub(in super::super) const F64: i32 = 1;
     pub(in super::super) const F16: i32 = 2;
     pub(in super::super) const BF16: i32 = 14;
+    pub(in super::super) const E4M3: i32 = 28;
+    pub(in super::super) const E5M2: i32 = 29;
 }
 
 /// `CUBLASLT_ALGO_CONFIG_ID` of `cublasLtMatmulAlgoConfigAttributes_t`: which family of kernels an algorithm is of.
@@ -88,6 +90,8 @@ pub(super) mod description {
     pub(in super::super) const BIAS_STRIDE: i32 = 10;
     pub(in super::super) const AUX_POINTER: i32 = 11;
     pub(in super::super) const AUX_LEADING: i32 = 12;
+    pub(in super::super) const A_SCALE_POINTER: i32 = 17;
+    pub(in super::super) const B_SCALE_POINTER: i32 = 18;
     pub(in super::super) const BIAS_TYPE: i32 = 26;
 }
 

@@ -325,7 +325,7 @@ impl MatmulLibrary {
         Ok(())
     }
 
-    /// Sets the operands of the epilogue.
+    /// Sets the operands of the epilogue, and the scales of factors.
     fn describe_places(&self, made: LtHandle, product: &Matmul) -> Result<(), MatmulError> {
         let Epilogue { bias, then, .. } = product.epilogue;
         let (vector, aux) = match then {
@@ -336,7 +336,11 @@ impl MatmulLibrary {
         };
         let vector = vector.map(|at| (description::BIAS_POINTER, at));
         let aux = aux.map(|at| (description::AUX_POINTER, at));
-        [vector, aux].into_iter().flatten().try_for_each(|(what, at)| self.describe(made, what, &at))
+        // The library's A is the right factor.
+        let right = product.scales.map(|[_, right]| (description::A_SCALE_POINTER, right));
+        let left = product.scales.map(|[left, _]| (description::B_SCALE_POINTER, left));
+        let all = [vector, aux, right, left].into_iter().flatten();
+        all.into_iter().try_for_each(|(what, at)| self.describe(made, what, &at))
     }
 
     fn layout(&self, matrix: &Matrix, batches: usize) -> Result<LtHandle, MatmulError> {

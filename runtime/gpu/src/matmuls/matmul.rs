@@ -144,9 +144,21 @@ pub struct Matmul {
     pub epilogue: Epilogue,
     /// The address of matrices to which the product is added, before the epilogue: those of `out`, or others that lie in the same way.
     pub adds: Option<u64>,
+    /// The addresses of two `f32` numbers by which the left and the right factor are multiplied: of factors in FP8 alone.
+    pub scales: Option<[u64; 2]>,
 }
 
 impl Matmul {
+    /// Whether the library multiplies these factors in FP8, of which it takes one in E5M2 at most, and sums along the rows of the left one and the
+    /// columns of the right one, where elements lie side by side.
+    fn is_of_fp8(&self) -> bool {
+        let Matmul { left, right, out, .. } = self;
+        right.element.is_fp8()
+            && [left, right].iter().any(|m| m.element == MatrixElement::E4M3)
+            && (out.element.is_half() || out.element == MatrixElement::F32)
+            && (left.order, right.order) == (Order::Rows, Order::Columns)
+    }
+
     /// The same with its result in other memory, to which it is added if it is added to anything.
     pub(super) fn at(&self, address: u64) -> Matmul {
         Matmul { out: Matrix { address, ..self.out }, adds: self.adds.map(|_| address), ..*self }
@@ -226,7 +238,7 @@ fn alignment(address: u64) -> u32 {
 impl MatmulKey {
     /// The key of a matmul; fails if factors and result do not fit together.
     pub fn of(product: &Matmul, workspace: usize) -> Result<MatmulKey, MatmulError> {
-        let Matmul { left, right, out, batches, sums, epilogue, adds } = *product;
+        let Matmul { left, right, out, batches, sums, epilogue, adds, scales } = *product;
         // The library has one layout for what is added and the result.
         let both = Matrix { address: out.address | adds.unwrap_or(0), ..out };
         let key = MatmulKey {
@@ -237,10 +249,17 @@ impl MatmulKey {
             adds: adds.is_some(),
             workspace,
         };
+        let elements = match left.element.is_fp8() {
+            true => product.is_of_fp8(),
+            false => {
+                let wider = left.element.is_half() && out.element == MatrixElement::F32;
+                left.element == right.element && (out.element == left.element || wider)
+            }
+        };
         let fits = left.columns == right.rows
             && (left.rows, right.columns) == (out.rows, out.columns)
-            && left.element == right.element
-            && (out.element == left.element || left.element.is_half() && out.element == MatrixElement::F32)
+            && elements
+            && scales.is_some() == left.element.is_fp8()
             && out.order == Order::Rows
             && epilogue.is_one(batches, &out)
             && [left.rows, left.columns, right.columns, batches].iter().all(|n| *n > 0);
@@ -254,7 +273,10 @@ impl MatmulKey {
             format!("[{rows} {columns}]{}/{leading}", if order == Order::Columns { "'" } else { "" })
         };
         let [left, right, out] = &self.matrices;
-        format!("{} {} x {} -> {} {}", left.matrix.0, one(left), one(right), out.matrix.0, one(out))
+        // Two formats of 8 bits may be multiplied with each other.
+        let of_right =
+            if right.matrix.0 == left.matrix.0 { String::new() } else { format!("{} ", right.matrix.0) };
+        format!("{} {} x {of_right}{} -> {} {}", left.matrix.0, one(left), one(right), out.matrix.0, one(out))
     }
 
     /// Alignments of right, left, what is added, and the result.

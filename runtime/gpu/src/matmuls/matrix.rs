@@ -14,6 +14,10 @@ pub enum MatrixElement {
     BF16,
     /// 16 bits, 5 of them for the exponent.
     F16,
+    /// 8 bits, 4 of them for the exponent.
+    E4M3,
+    /// 8 bits, 5 of them for the exponent.
+    E5M2,
 }
 
 impl MatrixElement {
@@ -23,6 +27,7 @@ impl MatrixElement {
             MatrixElement::F64 => 8,
             MatrixElement::F32 => 4,
             MatrixElement::BF16 | MatrixElement::F16 => 2,
+            MatrixElement::E4M3 | MatrixElement::E5M2 => 1,
         }
     }
 
@@ -33,12 +38,19 @@ impl MatrixElement {
             MatrixElement::F32 => data::F32,
             MatrixElement::BF16 => data::BF16,
             MatrixElement::F16 => data::F16,
+            MatrixElement::E4M3 => data::E4M3,
+            MatrixElement::E5M2 => data::E5M2,
         }
     }
 
     /// Whether it has 16 bits.
     pub fn is_half(self) -> bool {
         matches!(self, MatrixElement::BF16 | MatrixElement::F16)
+    }
+
+    /// Whether it has 8 bits.
+    pub fn is_fp8(self) -> bool {
+        matches!(self, MatrixElement::E4M3 | MatrixElement::E5M2)
     }
 }
 
@@ -49,6 +61,8 @@ impl fmt::Display for MatrixElement {
             MatrixElement::F32 => "f32",
             MatrixElement::BF16 => "bf16",
             MatrixElement::F16 => "f16",
+            MatrixElement::E4M3 => "e4m3",
+            MatrixElement::E5M2 => "e5m2",
         })
     }
 }

@@ -4,6 +4,8 @@
 //! transposed `right` and the transposed `left`, which in memory are the same matrices. So nothing is copied: a factor
 //! that lies by columns is one that is transposed.
 //!
+//! Factors in FP8 are codes with a scale each, which the library reads from memory of the GPU.
+//!
 //! **Invariant:** sums of half types and of `f32` are in `f32`, without rounding factors first ([`Sums`] says otherwise where the
 //! user does).
 

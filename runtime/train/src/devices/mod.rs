@@ -11,7 +11,9 @@ use crate::devices::plan_memory::{MemoryShare, WithLines, plan_fits, with_lines}
 use crate::failure::Failure;
 use crate::project::Project;
 use meshwright_comm::Timeouts;
-use meshwright_core::{Compiled, OutputKind, StepGraph, StepOutput, is_loss_scaling_state, is_scale_history, training_step};
+use meshwright_core::{
+    Compiled, OutputKind, StepGraph, StepOutput, is_loss_scaling_state, is_scale_history, training_step,
+};
 use meshwright_data::{Dataset, EpochSeed, InputBinding, Places, Prefetch};
 use meshwright_diag::{Diagnostic, Sources, codes};
 use meshwright_exec::{

@@ -171,7 +171,7 @@ pub fn compared(
     measured: &MeasuredStep,
 ) -> Result<Compared, EstimateError> {
     let whole = estimate(plan, asked)?;
-    let work = program(plan, &compile_launches(plan, 0, asked.engine.target())?);
+    let work = program(plan, &compile_launches(plan, 0, asked.engine.target_on(asked.machine))?);
     let mut known = SortedMap::new();
     parts_of(&work.body, &mut known);
     let start = |step: usize| start_of(plan, step);

@@ -93,6 +93,8 @@ pub struct Description {
     /// Where bits or elements beside are, and how many there are from one column to the next.
     aux: usize,
     aux_leading: i64,
+    /// Where the scales of A and B are; 0 where they have none.
+    scales: [usize; 2],
 }
 
 impl Description {
@@ -205,6 +207,7 @@ pub unsafe extern "C" fn cublasLtMatmulDescSetAttribute(
             10 => number(value, bytes).map(|v| d.bias_stride = v),
             11 => number(value, bytes).map(|v| d.aux = v),
             12 => number(value, bytes).map(|v| d.aux_leading = v),
+            17 | 18 => number(value, bytes).map(|v| d.scales[attribute as usize - 17] = v),
             26 => number(value, bytes).map(|v| d.bias_type = v),
             _ => None,
         }
@@ -309,6 +312,9 @@ pub unsafe extern "C" fn cublasLtMatmulAlgoGetHeuristic(
     if p.reductions != 2 || p.alignments.iter().any(|a| !a.is_power_of_two()) {
         return INVALID_VALUE;
     }
+    if task.is_fp8() && p.alignments.iter().any(|a| *a < 16) {
+        return NOT_SUPPORTED;
+    }
     let ways = if p.room >= ROOM { WAYS } else { WAYS - 1 };
     for way in 0..ways.min(room as u64) {
         let mut algorithm = [0; 8];
@@ -407,6 +413,7 @@ pub unsafe extern "C" fn cublasLtMatmul(
         || !added.is_none_or(beside)
         || way >= WAYS
         || !enough
+        || task.is_fp8() && !task.is_for_hopper([left as usize, right as usize, result as usize])
         || !task.is_within(places)
     {
         return INVALID_VALUE;

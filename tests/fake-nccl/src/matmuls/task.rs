@@ -18,20 +18,22 @@ impl Task {
         let (rows, summed) = turned(a, d.transposed[0]);
         let (other, columns) = turned(b, d.transposed[1]);
         let half = matches!(a.dtype, 2 | 14);
+        let one_type = a.dtype == b.dtype
+            && (out.dtype == a.dtype || half && out.dtype == 0)
+            && (d.follows & (BIAS | SUMS) == 0 || d.bias_type == out.dtype)
+            && d.scales == [0, 0];
         let fits = c == out
             && [a, b, out].iter().all(|l| l.leading >= l.rows as i64)
             && other == summed
             && (out.rows, out.columns) == (rows, columns)
             && [a, b].iter().all(|l| l.batches == out.batches)
-            && a.dtype == b.dtype
-            && (out.dtype == a.dtype || half && out.dtype == 0)
+            && if is_fp8(a) || is_fp8(b) { multiplies_fp8(d, a, b, out) } else { one_type }
             && (a.dtype == 1) == (d.scale == 1)
             && (d.compute != 77 || a.dtype == 0)
             && matches!(
                 d.follows,
                 1 | 2 | 4 | 6 | 32 | 36 | 130 | 134 | 136 | 160 | 164 | GELU_GRAD | 256 | 512
             )
-            && (d.follows & (BIAS | SUMS) == 0 || d.bias_type == out.dtype)
             && (d.follows & SUMS == 0 || out.batches == 1 || d.bias_stride > 0)
             && (d.follows & AUX == 0
                 || d.aux_leading >= out.rows as i64
@@ -47,6 +49,11 @@ impl Task {
             let unit = 16 / kind(l.dtype).map_or(16, Kind::bytes) as i64;
             [l.rows as i64, l.leading, l.stride].iter().all(|n| n % unit == 0) && address.is_multiple_of(16)
         })
+    }
+
+    /// Whether it multiplies factors of 8 bits.
+    pub(super) fn is_fp8(&self) -> bool {
+        is_fp8(&self.a)
     }
 
     /// Counts its multiplications.
@@ -67,7 +74,10 @@ impl Task {
     }
 
     pub(super) unsafe fn run(&self, [a, b, out, bias]: [usize; 4], added: Option<usize>) {
-        let [Some(factor), Some(made)] = [self.a.dtype, self.out.dtype].map(kind) else { return };
+        let kinds = [self.a.dtype, self.b.dtype, self.out.dtype].map(kind);
+        let [Some(factor), Some(other), Some(made)] = kinds else { return };
+        let scale = |at: usize| if at == 0 { 1.0 } else { unsafe { Kind::F32.read(at, 0) } };
+        let [by_a, by_b] = self.d.scales.map(scale);
         let at = |l: &Layout, batch: i64, i: u64, j: u64| batch * l.stride + j as i64 * l.leading + i as i64;
         let turned = |t: bool, i: u64, j: u64| if t { (j, i) } else { (i, j) };
         let narrow = |x: f64| if self.d.compute == 77 { tf32(x) } else { x };
@@ -83,10 +93,12 @@ impl Task {
                 let begun = |row| {
                     added.map_or(0.0, |added| unsafe { made.read(added, at(&self.out, batch, row, column)) })
                 };
-                let mut sums: Vec<f64> = (0..rows).map(begun).collect();
+                // Scales are those of the product alone.
+                let begins = |row| if self.is_fp8() { 0.0 } else { begun(row) };
+                let mut sums: Vec<f64> = (0..rows).map(begins).collect();
                 for (k, xs) in (0..self.summed).zip(left.chunks_exact(rows.max(1) as usize)) {
                     let (i, j) = turned(self.d.transposed[1], k, column);
-                    let y = narrow(unsafe { factor.read(b, at(&self.b, batch, i, j)) });
+                    let y = narrow(unsafe { other.read(b, at(&self.b, batch, i, j)) });
                     match factor {
                         Kind::F64 => sums.iter_mut().zip(xs).for_each(|(sum, x)| *sum += x * y),
                         _ => sums
@@ -96,6 +108,9 @@ impl Task {
                     }
                 }
                 for (row, mut sum) in (0..rows).zip(sums) {
+                    if self.is_fp8() {
+                        sum = sum * by_a * by_b + begun(row);
+                    }
                     if self.d.follows & BIAS != 0 {
                         sum += unsafe { made.read(bias, batch * self.d.bias_stride + row as i64) };
                     }
@@ -177,8 +192,32 @@ impl Task {
         };
         let aux = self.d.follows & AUX == 0
             || self.d.aux.is_multiple_of(16) && is_device_memory(self.d.aux, beside);
-        inside(a, &self.a) && inside(b, &self.b) && inside(out, &self.out) && biased && aux
+        let scaled = self.d.scales.iter().all(|at| *at == 0 || is_device_memory(*at, 4));
+        scaled && inside(a, &self.a) && inside(b, &self.b) && inside(out, &self.out) && biased && aux
     }
+}
+
+fn is_fp8(l: &Layout) -> bool {
+    kind(l.dtype).is_some_and(Kind::is_fp8)
+}
+
+/// Whether the library multiplies these factors of 8 bits (NVIDIA, *cuBLAS*, "cublasLtMatmul", of GPUs before Blackwell): A is transposed and B is
+/// not, one of them at least is E4M3, sums are in `f32`, extents and leading dimensions are multiples of 16 bytes, and a bias is of the half type. Of
+/// epilogues, functions of the elements of the product.
+fn multiplies_fp8(d: &Description, a: &Layout, b: &Layout, out: &Layout) -> bool {
+    let aligned = |l: &Layout| {
+        let bytes = kind(l.dtype).map_or(0, Kind::bytes) as i64;
+        [l.rows as i64, l.leading, l.stride].iter().all(|n| (n * bytes) % 16 == 0)
+    };
+    let bias = if out.dtype == 2 { 2 } else { 14 };
+    [a, b].into_iter().all(is_fp8)
+        && [a.dtype, b.dtype] != [29, 29]
+        && d.transposed == [true, false]
+        && (d.compute, d.scale) == (68, 0)
+        && matches!(out.dtype, 0 | 2 | 14)
+        && [a, b, out].into_iter().all(aligned)
+        && matches!(d.follows, 1 | 2 | 4 | 6 | 32 | 36 | 160 | 164)
+        && (d.follows & BIAS == 0 || d.bias_type == bias)
 }
 
 /// Of the approximation of `gelu`.

@@ -81,7 +81,7 @@ impl Lower<'_> {
 
     /// The call of a step whose results have elements; `drawn` is the producer of a random buffer that the kernel would
     /// draw.
-    fn map_call(
+    pub(in crate::burn) fn map_call(
         &self,
         expr: &Expr,
         inputs: &[Local],

@@ -70,7 +70,7 @@ impl KernelCall for MatmulGroupCall {
     const NAME: &'static str = "matmuls";
 
     fn name(&self) -> &'static str {
-        self.digits.name(Self::NAME, "matmuls_tf32")
+        self.digits.name([Self::NAME, "matmuls_tf32", "matmuls_fp8"])
     }
 
     fn spaced(&self) -> Vec<SpacedTensors> {

@@ -85,6 +85,10 @@ impl Lowering<'_> {
         let ([a, b], [made]) = (&step.reads[..], &step.writes[..]) else { return None };
         let [x, y, out] = [self.local(a).ok()?, self.local(b).ok()?, self.local(made).ok()?];
         self.context.check_aligned(&[&x, &y, &out], &[]).ok()?;
+        // Codes of FP8 have scales, of which a library takes one for all batches.
+        if self.decisions.fp8.factors.contains_key(&a.buf) {
+            return None;
+        }
         let Contraction::Matmul(m) = contraction(&x, &y, &out).ok()? else { return None };
         let [rows, columns] = m.shape[..] else { return None };
         let sizes = [rows, columns, m.summed];

@@ -217,7 +217,7 @@ impl JoinFinder<'_, '_> {
             step.prim,
             Prim::IterationUpdate { .. } | Prim::Copy | Prim::SplitDim { .. } | Prim::MergeDims { .. }
         );
-        moves || self.lowering.groups(step).is_some()
+        moves || self.lowering.may_wait(step)
     }
 }
 

@@ -54,8 +54,12 @@ pub(crate) fn groups(lowering: &Lowering<'_>) -> Vec<FusedGroup> {
     let taken = (residuals, masks, fused, inlined);
     let all = Epilogues::of(&lowering.uses, taken, &order, |e| lowering.has_epilogue(e));
     let beside = all.moved.keys().copied().collect();
-    let call = |group: &RowSteps| lowering.row_call(group).ok().flatten();
-    row_groups(&lowering.uses, (residuals, &beside), call, |s| lowering.groups(s).is_some())
+    let rounds = |at: &usize| lowering.rounded_to_bytes(&lowering.context.plan.steps[*at]).is_some();
+    let call = |group: &RowSteps| match group.steps.iter().any(rounds) {
+        true => None,
+        false => lowering.row_call(group).ok().flatten(),
+    };
+    row_groups(&lowering.uses, (residuals, &beside), call, |s| lowering.may_wait(s))
 }
 
 /// Finds groups, in the order of the Plan; `call` gives the kernel that the device has for steps, if it has one, and `waits` says

@@ -56,7 +56,7 @@ pub(crate) fn run(args: &EstimateArgs, console: &mut Console) -> Result<(), Stop
     if let Some(of) = &args.against {
         return super::estimate_comparison::run(&project, &sources, (&name, &asked), of, console);
     }
-    super::note_8_bits(project.program.float, console);
+    super::note_8_bits(project.program.float, asked.engine.target_on(&asked.machine), console);
     let estimate = estimated(&project, &sources, &asked).map_err(|e| console.failed(e, &sources))?;
     if let Some(file) = &args.trace {
         write_timeline(&project, &sources, &asked, file).map_err(|e| console.failed(e, &sources))?;

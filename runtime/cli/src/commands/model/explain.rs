@@ -9,7 +9,7 @@ use crate::output::json::object;
 use crate::stop::Stop;
 use meshwright_core::Layout;
 use meshwright_core::explain::{
-    CollectiveTimes, DeviceTotals, EstimatedStep, Report, SlowMatmulReport, alternatives, explain,
+    CollectiveTimes, DeviceTotals, EstimatedStep, Report, SlowMatmulReport, alternatives, explain, in_bf16,
     note_no_kernels, recomputed,
 };
 use meshwright_core::reference::{self as words, WordPage};
@@ -103,6 +103,7 @@ pub(crate) fn run(args: &ExplainArgs, console: &mut Console) -> Result<(), Stop>
 fn add_device(report: &mut Report, plan: &Plan, kind: DeviceChoice) -> Result<(), Stop> {
     let device = passes::device_plan(plan, 0, passes::target(kind))?;
     note_no_kernels(&mut report.attention, plan, &device.attention_without_kernel);
+    report.in_bf16 = in_bf16(plan, &device.fp8_declined);
     let totals = device.totals(plan);
     let stages = report.pipeline.iter_mut().flat_map(|p| &mut p.stages);
     for (stage, on) in stages.zip(plan.device_blocks()) {

@@ -16,11 +16,12 @@ pub(crate) mod search;
 mod search_bench;
 
 use crate::output::console::Console;
+use meshwright_device::target::Target;
 use meshwright_plan::Arithmetic;
 
-/// Says of a program of `fp8` how its products run.
-fn note_8_bits(float: Arithmetic, console: &mut Console) {
-    if float == Arithmetic::FP8 {
+/// Says of a program of `fp8` how its products run on a target that multiplies no FP8.
+fn note_8_bits(float: Arithmetic, target: Target, console: &mut Console) {
+    if float == Arithmetic::FP8 && !target.fp8 {
         console.note(
             "in `fp8` factors are rounded to 8 bits, but products run, and are priced, as those of `bf16`",
         );

@@ -91,7 +91,8 @@ pub(in crate::commands) fn make(
     let begin = Instant::now();
     let (project, sources) = project::load(options, console)?;
     if of_device || passes.device.is_some() {
-        super::note_8_bits(project.program.float, console);
+        let of = target(passes.device.unwrap_or(DeviceChoice::Cpu));
+        super::note_8_bits(project.program.float, of, console);
     }
     let mut times = vec![("resolve", begin.elapsed())];
     let begin = Instant::now();

@@ -48,7 +48,7 @@ pub(in crate::commands) fn write(args: &ExplainArgs, file: &Path, console: &mut 
     }
     // The launches are those whose times are drawn.
     let target = match (args.passes.device, &machine) {
-        (None, Some(asked)) => asked.engine.target(),
+        (None, Some(asked)) => asked.engine.target_on(&asked.machine),
         (kind, _) => passes::target(kind.unwrap_or(DeviceChoice::Cpu)),
     };
     let views = given.iter().zip(&made).map(|(name, (project, compiled))| {

@@ -255,7 +255,7 @@ fn help(
 ) -> Option<String> {
     let placed = placed(project, options, sources, &of.written)?;
     let plan = subject.plan(&of.written, false).ok()?;
-    let memory = (subject.machine.device.memory as u64, subject.engine.target());
+    let memory = (subject.machine.device.memory as u64, subject.engine.target_on(subject.machine));
     let (lines, _) = lines_that_fit_device((&placed, sources), (step, &plan), memory)?;
     Some(lines.join("; "))
 }

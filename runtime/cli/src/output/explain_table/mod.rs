@@ -14,7 +14,7 @@ use meshwright_plan::Phase;
 use meshwright_sorted::SortedSet;
 use rows::{Widths, phase_rows};
 pub(crate) use summary::alternative;
-use summary::{alternatives, attention, overlap, recomputed, slow_products, totals};
+use summary::{alternatives, attention, in_bf16, overlap, recomputed, slow_products, totals};
 pub(crate) use view::View;
 use view::stem;
 
@@ -54,8 +54,13 @@ pub(crate) fn render(report: &Report, view: &View, screen: &Screen) -> String {
     let overlap = if view.all { format!("\n{}", plain(overlap(report))) } else { String::new() };
     let gap = if table.is_empty() { "" } else { "\n" };
     let hidden = plain(hidden(report, view));
-    let attention =
-        plain(attention(report) + &recomputed(report) + &alternatives(report) + &slow_products(report));
+    let attention = plain(
+        attention(report)
+            + &recomputed(report)
+            + &alternatives(report)
+            + &slow_products(report)
+            + &in_bf16(report),
+    );
     let stages = plain(pipeline::pipeline(report));
     format!(
         "mesh  {}\n\n{}{stages}{attention}{gap}{table}{overlap}{hidden}",
@@ -181,6 +186,7 @@ mod tests {
             recompute: vec![],
             alternatives: vec![],
             slow_products: vec![],
+            in_bf16: vec![],
             device: None,
             estimate: None,
             pipeline: None,

@@ -4,6 +4,7 @@ use crate::output::table::{Align, Table};
 use crate::output::text::{bytes, counted, dashed, flops, short_seconds, thousands};
 use meshwright_core::explain::{
     AlternativeReport, CollectiveReport, RecomputeReport, Report, SlowMatmulReport, attention_lines,
+    in_bf16_lines,
 };
 use meshwright_plan::CollectiveTotal;
 
@@ -118,6 +119,11 @@ pub(crate) fn alternative(a: &AlternativeReport, moved: u64, peak: u64) -> Strin
     let (then, held) = (bytes(a.collective_bytes), bytes(a.peak_bytes));
     let (now, peak) = (bytes(moved), bytes(peak));
     format!("`{}` moves {then} in place of {now}, and has a peak of {held} in place of {peak}", a.line)
+}
+
+/// Matmuls of factors in 8 bits that a GPU computes in `bf16`, by reason.
+pub(super) fn in_bf16(report: &Report) -> String {
+    in_bf16_lines(&report.in_bf16).iter().map(|line| format!("bf16       {line}\n")).collect()
 }
 
 /// Large products that no fast kernel of a GPU computes: how many for each reason, and the first of them.

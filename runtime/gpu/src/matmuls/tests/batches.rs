@@ -33,6 +33,7 @@ fn computed(sums: bool, apart: usize) -> Result<[Vec<f32>; 2], MatmulError> {
         sums: Sums::Exact,
         epilogue: Epilogue { bias, then, apart },
         adds: None,
+        scales: None,
     };
     let workspace = Workspace { address: 0, bytes: 0 };
     #[expect(unsafe_code, reason = "memory of this function: without a stream the stand-in computes at once")]

@@ -1,6 +1,7 @@
 //! Products against loops, through the stand-in for cuBLASLt.
 
 mod batches;
+mod fp8;
 mod parts;
 
 use super::*;
@@ -45,6 +46,9 @@ fn stored(element: MatrixElement, values: &[f64]) -> Vec<u8> {
             let half = if *x == 0.0 { 0 } else { bits >> 16 & 0x8000 | exponent << 10 | bits >> 13 & 1023 };
             half.to_le_bytes()[..2].to_vec()
         }
+        MatrixElement::E4M3 | MatrixElement::E5M2 => {
+            vec![(0..=u8::MAX).find(|code| fp8::number(element, *code) == *x).unwrap()]
+        }
     };
     values.iter().flat_map(one).collect()
 }
@@ -64,6 +68,9 @@ fn loaded(element: MatrixElement, bytes: &[u8]) -> Vec<f64> {
                 f32::from_bits((half & 0x8000) << 16 | exponent << 23 | (half & 1023) << 13).into()
             };
             bytes.chunks(2).map(one).collect()
+        }
+        MatrixElement::E4M3 | MatrixElement::E5M2 => {
+            bytes.iter().map(|code| fp8::number(element, *code)).collect()
         }
     }
 }
@@ -143,6 +150,7 @@ fn run(products: &mut MatmulLibrary, case: Case, choices: &KernelChoices) -> (Ma
         batches,
         sums: Sums::Exact,
         adds: None,
+        scales: None,
         epilogue: Epilogue {
             bias: case.bias.then_some(bias.as_ptr() as u64),
             then: if case.relu { Follows::Relu } else { Follows::Nothing },
@@ -338,6 +346,7 @@ fn with_columns(columns: usize, products: &mut MatmulLibrary, then: Follows, bia
         batches: 1,
         sums: Sums::Exact,
         adds: None,
+        scales: None,
         epilogue: Epilogue { bias: biased.then_some(bias.as_ptr() as u64), then, apart: 0 },
     };
     let mut room = vec![0u64; 1024];

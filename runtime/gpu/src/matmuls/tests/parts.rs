@@ -127,10 +127,9 @@ fn product_in_parts(
 ) {
     let left = Spaced::new(element, [rows, terms], orders[0], 3);
     let right = Spaced::new(element, [terms, columns], orders[1], 5);
-    let out = Spaced::new(made, [rows, columns], Order::Rows, 7);
-    let beside = Spaced::new(made, [rows, columns], Order::Rows, 11);
     let bias = Spaced::new(made, [1, columns.max(rows)], Order::Rows, 13);
-    let [beyond, measured] = [17, 19].map(|seed| Spaced::new(made, [rows, columns], Order::Rows, seed));
+    let [out, beside, beyond, measured] =
+        [7, 11, 17, 19].map(|seed| Spaced::new(made, [rows, columns], Order::Rows, seed));
     let (added, value) = match adds {
         Adds::Nothing => (None, vec![0.0; rows * columns]),
         Adds::Itself => (Some(out.matrix.address), out.values.clone()),
@@ -158,6 +157,7 @@ fn product_in_parts(
         sums: Sums::Exact,
         epilogue: Epilogue { bias: biased.then_some(bias.matrix.address), then, apart: 0 },
         adds: added,
+        scales: None,
     };
     let case = format!("{rows} x {terms} x {columns} {orders:?} {element} {made} {then:?} {adds:?}");
     let mut room = vec![0u64; 1024];
