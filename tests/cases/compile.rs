@@ -321,6 +321,8 @@ impl Output {
         let target = match kind {
             "cpu" => Target::cpu(),
             "cuda" => Target::cuda((9, 0), true),
+            "cuda 8.0" => Target::cuda((8, 0), true),
+            "cuda 8.6" => Target::cuda((8, 6), true),
             "cuda without cublaslt" => Target::cuda((9, 0), false),
             "cuda without tensor cores" => Target::cuda((7, 5), true),
             _ => return Err(format!("there is no device `{kind}`")),

@@ -20,6 +20,8 @@ pub struct Target {
     pub blocks: bool,
     /// Kernels multiply half types on tensor cores.
     pub tensor_cores: bool,
+    /// Bytes of shared memory that a block may have; 0 without blocks.
+    pub shared_memory: usize,
     /// Matmuls have epilogues.
     pub epilogues: bool,
     /// Matmuls of one shape that share a factor are one launch.
@@ -48,6 +50,19 @@ const FEW_SCORES_AT_ONCE: usize = 64;
 /// Least compute capability with the instructions of the kernels for half types (`mma.m16n8k16`, `ldmatrix`).
 const TENSOR_CORES: (u32, u32) = (8, 0);
 
+/// Bytes of shared memory that a block may have at a compute capability (CUDA C++ Programming Guide, "Technical Specifications per Compute
+/// Capability"); of one that is not listed those of the smallest after 8.0.
+fn shared_memory(capability: (u32, u32)) -> usize {
+    let kibibytes = match capability {
+        (7, 5) => 64,
+        (7, 0) => 96,
+        (8, 0 | 7) => 163,
+        (9, 0) | (10, _) => 227,
+        _ => 99,
+    };
+    kibibytes << 10
+}
+
 impl Target {
     /// Whether results of kernels lie in an arena.
     pub fn has_arena(&self) -> bool {
@@ -64,6 +79,7 @@ impl Target {
             maps: false,
             blocks: false,
             tensor_cores: false,
+            shared_memory: 0,
             epilogues: false,
             joined_products: false,
             scores_at_once: usize::MAX,
@@ -99,6 +115,7 @@ impl Target {
             kind: TargetKind::Cuda,
             blocks: true,
             tensor_cores: capability >= TENSOR_CORES,
+            shared_memory: shared_memory(capability),
             epilogues: cublaslt,
             joined_products: cublaslt,
             ..Target::compiled_on_host()

@@ -43,6 +43,7 @@ pub(crate) fn target_of(device: &CubeDevice) -> Target {
     match device {
         CubeDevice::Cuda(gpu) => Target {
             tensor_cores: crate::attention::is_there(&device.client()),
+            shared_memory: device.client().properties().hardware.max_shared_memory_size,
             ..Target::cuda((0, 0), blas::is_open(gpu.index))
         },
         _ => Target::compiled_on_host(),
