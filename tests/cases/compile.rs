@@ -323,6 +323,8 @@ impl Output {
         let target = match kind {
             "cpu" => Target::cpu(),
             "cuda" => Target::cuda((9, 0), true),
+            "cuda 8.0" => Target::cuda((8, 0), true),
+            "cuda 8.6" => Target::cuda((8, 6), true),
             "cuda without cublaslt" => Target::cuda((9, 0), false),
             "cuda without fp8" => Target::cuda((8, 0), true),
             "cuda without tensor cores" => Target::cuda((7, 5), true),

@@ -36,6 +36,8 @@ pub(crate) struct Features {
     pub(crate) projected: bool,
     /// Dims of a bias with a gradient of its own; there is none without.
     pub(crate) bias: &'static str,
+    /// Width of values; 0 where it is that of queries and keys.
+    pub(crate) values: usize,
 }
 
 /// Equations with a loss, and the gradients of queries, keys and values.
@@ -80,8 +82,9 @@ pub(crate) fn equations(dtype: DType, sizes: [usize; 4], has: Features, fused: b
     };
     let q = leaf(&mut g, "q", dtype, &[b, s, h, group, d], true);
     let key = leaf(&mut g, "k", dtype, &[b, k, h, d], true);
-    let v = leaf(&mut g, "v", dtype, &[b, h, k, d], true);
-    let weight = leaf(&mut g, "weight", dtype, &[b, s, d], false);
+    let e = if has.values > 0 { g.dims.add("e", has.values) } else { d };
+    let v = leaf(&mut g, "v", dtype, &[b, h, k, e], true);
+    let weight = leaf(&mut g, "weight", dtype, &[b, s, e], false);
     [q, key, v, weight].into_iter().for_each(|id| drawn(&g, id));
     let mut leaves = vec![("q", q), ("k", key), ("v", v)];
     if !has.bias.is_empty() {
@@ -132,7 +135,7 @@ pub(crate) fn equations(dtype: DType, sizes: [usize; 4], has: Features, fused: b
         p = g.masked(kept, p);
         p = g.scaled(p, 1.0 / (1.0 - has.dropout));
     }
-    let y = g.op(Contract { out: vec![b, s, h, group, d] }, &[p, v]);
+    let y = g.op(Contract { out: vec![b, s, h, group, e] }, &[p, v]);
     let loss = g.op(Contract { out: vec![] }, &[y, weight]);
     if fused {
         let needs = needs(&g, &leaves.iter().map(|leaf| leaf.1).collect::<Vec<_>>());
@@ -183,6 +186,7 @@ pub(crate) const ALL: Features = Features {
     logarithm: false,
     projected: false,
     bias: "",
+    values: 0,
 };
 
 pub(crate) fn each() -> [(&'static str, Features); 5] {
@@ -305,6 +309,7 @@ fn attention_of_half_types_as_a_gpu_launches_it() {
             check_half(name, half, [2, 9, 9, 32], has, &mut devices, &split);
             // The last device has nothing.
             check_half(name, half, [2, 5, 5, 16], has, &mut devices, &some);
+            check_half(name, half, [1, 5, 7, 256], has, &mut devices, &one);
         }
         for (name, has) in biases() {
             check_half(name, half, [2, 70, 139, 16], has, &mut devices, &one);
@@ -332,6 +337,8 @@ fn on_a_gpu(half: (DType, f64), name: &str, has: Features) {
         [1, 128, 192, 64],
         [1, 66, 70, 48],
         [1, 40, 130, 96],
+        [1, 40, 70, 144],
+        [1, 64, 128, 256],
     ];
     let ((), launches) = crate::engines::counted(|| {
         for sizes in all {
@@ -359,12 +366,30 @@ fn on_a_gpu(half: (DType, f64), name: &str, has: Features) {
     crate::report(&format!("attention {name} of {}: {} cases", half.0, all.len()));
 }
 
+/// Queries and keys wider than values, and values wider than these; the gradients of keys and of values are two launches.
+#[cfg(feature = "cuda")]
+fn unlike_on_a_gpu(half: (DType, f64)) {
+    if !crate::engines::gpu() {
+        return;
+    }
+    let mut devices = Devices::of(meshwright_cuda::gpu(0));
+    let cases = [([1, 40, 70, 192], 128), ([1, 33, 130, 32], 240)];
+    let ((), launches) = crate::engines::counted(|| {
+        for (sizes, values) in cases {
+            let name = format!("{sizes:?}, values {values} wide, of {}", half.0);
+            check_half(&name, half, sizes, Features { values, ..ALL }, &mut devices, &one);
+        }
+    });
+    let many = [launches("AttentionKeyGrad"), launches("AttentionQueryGrad")];
+    assert_eq!(many, [2, 1].map(|each| each * cases.len() as u64));
+}
+
 /// A test for each, so that a machine with many cores compiles the kernels of several at a time.
 macro_rules! on_a_gpu {
     ($($module:ident: $half:expr;)*) => {$(
         #[cfg(feature = "cuda")]
         mod $module {
-            use super::{ALL, Features, HALVES, on_a_gpu};
+            use super::{ALL, Features, HALVES, on_a_gpu, unlike_on_a_gpu};
 
             #[test]
             fn plain() {
@@ -386,6 +411,10 @@ macro_rules! on_a_gpu {
             #[test]
             fn all() {
                 on_a_gpu(HALVES[$half], "all", ALL);
+            }
+            #[test]
+            fn unlike() {
+                unlike_on_a_gpu(HALVES[$half]);
             }
             #[test]
             fn logarithm() {

@@ -62,11 +62,19 @@ pub enum NoAttentionKernel {
     #[error("its scores have an operand of `{0}`")]
     Beside(DType),
     /// Queries and keys of a width that kernels are not made for.
-    #[error("its queries and keys are {0} wide, and kernels take multiples of 16 up to 128")]
+    #[error("its queries and keys are {0} wide, and kernels take multiples of 16 up to 256")]
     Width(usize),
     /// The same of values.
-    #[error("its values are {0} wide, and kernels take multiples of 16 up to 128")]
+    #[error("its values are {0} wide, and kernels take multiples of 16 up to 256")]
     ValuesWidth(usize),
+    /// Tiles of rows that are wide for the target.
+    #[error("its tiles take {needs} bytes of shared memory, and a block of the device may have {has}")]
+    SharedMemory {
+        /// Bytes of the tiles.
+        needs: usize,
+        /// Bytes that a block may have.
+        has: usize,
+    },
     /// A dim of keys or values that another factor of its products lacks.
     #[error("its queries, keys and values do not all have the dim `{0}`")]
     Outer(String),

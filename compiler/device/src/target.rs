@@ -23,6 +23,8 @@ pub struct Target {
     pub tensor_cores: bool,
     /// The library multiplies factors in FP8.
     pub fp8: bool,
+    /// Bytes of shared memory that a block may have; 0 without blocks.
+    pub shared_memory: usize,
     /// Matmuls have epilogues.
     pub epilogues: bool,
     /// Matmuls of one shape that share a factor are one launch.
@@ -53,6 +55,19 @@ const TENSOR_CORES: (u32, u32) = (8, 0);
 /// Least compute capability whose tensor cores multiply FP8 (NVIDIA, *cuBLAS*, "cublasLtMatmul").
 const FP8: (u32, u32) = (8, 9);
 
+/// Bytes of shared memory that a block may have at a compute capability (CUDA C++ Programming Guide, "Technical Specifications per Compute
+/// Capability"); of one that is not listed those of the smallest after 8.0.
+fn shared_memory(capability: (u32, u32)) -> usize {
+    let kibibytes = match capability {
+        (7, 5) => 64,
+        (7, 0) => 96,
+        (8, 0 | 7) => 163,
+        (9, 0) | (10, _) => 227,
+        _ => 99,
+    };
+    kibibytes << 10
+}
+
 impl Target {
     /// Whether results of kernels lie in an arena.
     pub fn has_arena(&self) -> bool {
@@ -70,6 +85,7 @@ impl Target {
             blocks: false,
             tensor_cores: false,
             fp8: false,
+            shared_memory: 0,
             epilogues: false,
             joined_products: false,
             scores_at_once: usize::MAX,
@@ -106,6 +122,7 @@ impl Target {
             blocks: true,
             tensor_cores: capability >= TENSOR_CORES,
             fp8: cublaslt && capability >= FP8,
+            shared_memory: shared_memory(capability),
             epilogues: cublaslt,
             joined_products: cublaslt,
             ..Target::compiled_on_host()

@@ -152,7 +152,8 @@ pub unsafe extern "C" fn cuDeviceGetAttribute(value: *mut c_int, which: c_int, d
         75 => capability().0,
         76 => capability().1,
         // Bytes of shared memory that a block can ask for.
-        97 => 232_448,
+        97 if capability() < (9, 0) => 163 << 10,
+        97 => 227 << 10,
         // Memory in the order of streams.
         115 => 1,
         _ => return INVALID_VALUE,

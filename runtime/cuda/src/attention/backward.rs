@@ -111,7 +111,7 @@ pub(super) fn attention_key_grad<E: Float, O: Float, N: Size, M: Size>(
     #[define(E)] _half: ElemType,
     #[define(O)] _result: ElemType,
 ) {
-    let of = comptime!(PairShape { rows: QUERIES, many: 2, of_keys: false });
+    let of = comptime!(PairShape { rows: QUERIES, many: shape.buffers, of_keys: false });
     let of_keys = comptime!(PairShape { rows: QUERIES, many: 1, of_keys: true });
     let (outer, first_key) = place_of_cube(space.keys, false);
     let own = comptime!(shape.clone());
@@ -124,13 +124,10 @@ pub(super) fn attention_key_grad<E: Float, O: Float, N: Size, M: Size>(
     staged.load(&beside, &space, 0u32, first_key, true, comptime!(shape.clone()));
     let wants = (any_query_needs(&beside, &space, outer, comptime!(shape.clone())), true.runtime());
     let many = space.rows.div_ceil(comptime!(QUERIES as u32));
-    let own = comptime!(shape.clone());
-    let (mut tile, mut is_decided) = next_wanted(decided, &space, first_key, 0u32, many, wants, false, own);
+    let (from, own) = ((outer, first_key, 0u32, 0u32), comptime!(shape.clone()));
+    let tensors = (queries, cotangent, bits, decided);
+    let (mut tile, mut is_decided) = stream.fetch_wanted(tensors, &beside, &space, from, wants, of, own);
     let mut buffer = 0u32;
-    if tile < many {
-        let at = (outer, tile * comptime!(QUERIES as u32), first_key, buffer);
-        stream.fetch((queries, cotangent, bits), &beside, &space, at, of, comptime!(shape.clone()));
-    }
     while tile < many {
         let (first_query, is) = (tile * comptime!(QUERIES as u32), is_decided);
         meet(comptime!(shape.grouped));
@@ -139,20 +136,17 @@ pub(super) fn attention_key_grad<E: Float, O: Float, N: Size, M: Size>(
         let own = comptime!(shape.clone());
         let drawn = bits_of(&beside, &space, &rows.lines, &stream.bits, first_key, is, own);
         let looked_at = KeyTile { first: first_key, buffer: 0u32, drawn };
-        let from = tile + 1u32;
+        let mut next = buffer;
         #[unroll]
         for part in 0..comptime!(QUERIES / columns) {
             let (start, own) = comptime!((part * columns, shape.clone()));
             let (left, right) = ((&stream.pair, buffer), (&fixed, 0u32));
             let mut both = Both::begin::<E, N>(left, right, (of, of_keys), start, columns, own);
-            if comptime!(part == 0) {
-                let own = comptime!(shape.clone());
-                (tile, is_decided) = next_wanted(decided, &space, first_key, from, many, wants, false, own);
-                if tile < many {
-                    let at = (outer, tile * comptime!(QUERIES as u32), first_key, 1u32 - buffer);
-                    let own = comptime!(shape.clone());
-                    stream.fetch((queries, cotangent, bits), &beside, &space, at, of, own);
-                }
+            if comptime!(part == 0 && of.many == 2) {
+                next = 1u32 - buffer;
+                let (from, own) = ((outer, first_key, tile + 1u32, next), comptime!(shape.clone()));
+                let tensors = (queries, cotangent, bits, decided);
+                (tile, is_decided) = stream.fetch_wanted(tensors, &beside, &space, from, wants, of, own);
             }
             both.finish(columns, comptime!(shape.grouped));
             let (first, own) = comptime!((start / 16, shape.clone()));
@@ -160,7 +154,14 @@ pub(super) fn attention_key_grad<E: Float, O: Float, N: Size, M: Size>(
             gradients.hold(&both, start, columns, comptime!(shape.clone()));
         }
         gradients.add(&stream.pair, buffer, of, comptime!(shape.clone()));
-        buffer = 1u32 - buffer;
+        if comptime!(of.many == 1) {
+            // All threads have read the tile that the next one overwrites.
+            sync_cube();
+            let (from, own) = ((outer, first_key, tile + 1u32, next), comptime!(shape.clone()));
+            let tensors = (queries, cotangent, bits, decided);
+            (tile, is_decided) = stream.fetch_wanted(tensors, &beside, &space, from, wants, of, own);
+        }
+        buffer = next;
     }
     gradients.write(keys_out, values_out, &space, (outer, first_key + row_of_unit()), shape);
 }
@@ -181,7 +182,8 @@ fn staged_rows(
     QueryRows::new(at.1 + row, lines, shape)
 }
 
-/// Sums for the keys and values of a block, and the tiles that are summed: weights and slopes, whose rows are queries.
+/// Sums for the keys and values of a block, and the tiles that are summed: weights and slopes, whose rows are queries. What is not asked for has
+/// no width.
 #[derive(CubeType)]
 struct KeyGradients<E: Float, N: Size> {
     weights: Shared<[Vector<E, N>]>,
@@ -193,12 +195,14 @@ struct KeyGradients<E: Float, N: Size> {
 #[cube]
 impl<E: Float, N: Size> KeyGradients<E, N> {
     fn new(#[comptime] shape: AttentionShape) -> KeyGradients<E, N> {
-        let tile = comptime!(shape.tile(QUERIES, QUERIES));
+        let (keys, values) = comptime!((shape.gives(AttentionPart::Key), shape.gives(AttentionPart::Value)));
+        let slopes = comptime!(shape.tile(QUERIES, if keys { QUERIES } else { 0 }));
+        let weights = comptime!(shape.tile(QUERIES, if values { QUERIES } else { 0 }));
         KeyGradients::<E, N> {
-            weights: new_tiles::<E, N>(tile, 1usize),
-            slopes: new_tiles::<E, N>(tile, 1usize),
-            of_keys: Array::<Vector<f32, Two>>::new(comptime!(shape.width / 4)),
-            of_values: Array::<Vector<f32, Two>>::new(comptime!(shape.values / 4)),
+            weights: new_tiles::<E, N>(weights, 1usize),
+            slopes: new_tiles::<E, N>(slopes, 1usize),
+            of_keys: Array::<Vector<f32, Two>>::new(comptime!(if keys { shape.width / 4 } else { 0 })),
+            of_values: Array::<Vector<f32, Two>>::new(comptime!(if values { shape.values / 4 } else { 0 })),
         }
     }
 
@@ -211,8 +215,12 @@ impl<E: Float, N: Size> KeyGradients<E, N> {
         #[comptime] shape: AttentionShape,
     ) {
         let (tile, vector) = comptime!((shape.tile(QUERIES, QUERIES), start / VECTOR));
-        store::<E, N>(&halves::<E>(&both.by_weights, columns), &self.weights, vector, columns, tile);
-        store::<E, N>(&halves::<E>(&both.scores, columns), &self.slopes, vector, columns, tile);
+        if comptime!(shape.gives(AttentionPart::Value)) {
+            store::<E, N>(&halves::<E>(&both.by_weights, columns), &self.weights, vector, columns, tile);
+        }
+        if comptime!(shape.gives(AttentionPart::Key)) {
+            store::<E, N>(&halves::<E>(&both.scores, columns), &self.slopes, vector, columns, tile);
+        }
     }
 
     /// Adds the products of the tiles with queries and cotangents.
@@ -228,12 +236,21 @@ impl<E: Float, N: Size> KeyGradients<E, N> {
         }
         sync_cube();
         let (tile, (wide, other)) = comptime!((shape.tile(QUERIES, QUERIES), of.tiles(&shape)));
-        let at = buffer * comptime!(other.size() as u32);
-        accumulate_columns::<E, N>(&self.weights, &rows.second, at, &mut self.of_values, tile, other);
-        let at = buffer * comptime!(wide.size() as u32);
-        accumulate_columns::<E, N>(&self.slopes, &rows.first, at, &mut self.of_keys, tile, wide);
-        finish(&mut self.of_values, comptime!(shape.values), 0usize, comptime!(shape.grouped));
-        finish(&mut self.of_keys, comptime!(shape.width), 0usize, comptime!(shape.grouped));
+        let (keys, values) = comptime!((shape.gives(AttentionPart::Key), shape.gives(AttentionPart::Value)));
+        if comptime!(values) {
+            let at = buffer * comptime!(other.size() as u32);
+            accumulate_columns::<E, N>(&self.weights, &rows.second, at, &mut self.of_values, tile, other);
+        }
+        if comptime!(keys) {
+            let at = buffer * comptime!(wide.size() as u32);
+            accumulate_columns::<E, N>(&self.slopes, &rows.first, at, &mut self.of_keys, tile, wide);
+        }
+        if comptime!(values) {
+            finish(&mut self.of_values, comptime!(shape.values), 0usize, comptime!(shape.grouped));
+        }
+        if comptime!(keys) {
+            finish(&mut self.of_keys, comptime!(shape.width), 0usize, comptime!(shape.grouped));
+        }
     }
 
     fn write<O: Float, M: Size>(

@@ -216,6 +216,7 @@ impl AttentionRun<'_> {
             whole: self.rows().is_multiple_of(QUERIES)
                 && call.sizes[call.sizes.len() - 1].is_multiple_of(QUERIES),
             grouped: self.grouped,
+            buffers: call.tiles.buffers,
             parts: call.parts.clone(),
         }
     }
@@ -240,9 +241,8 @@ impl AttentionRun<'_> {
         vec![bits]
     }
 
-    /// Memory for a part, as it is walked; a few elements that nothing is written to where it is not asked for.
+    /// Memory for a part, as it is walked; see [`Self::nothing`] where it is not asked for.
     fn out(&self, part: AttentionPart, made: &mut [Option<CubeTensor>]) -> TensorArg {
-        let like = &self.inputs[0];
         match self.call.parts.iter().position(|p| *p == part) {
             Some(i) => {
                 let AttentionOutput { dims, .. } = &self.call.outputs[i];
@@ -251,33 +251,36 @@ impl AttentionRun<'_> {
                 made[i] = Some(tensor);
                 arg
             }
-            None => {
-                let (client, device, few) =
-                    (like.client.clone(), like.device.clone(), Extents::from([VECTOR]));
-                let nothing = empty_device_contiguous_dtype(client, device, few, BurnType::F32);
-                self.walked(&nothing, &vec![None; self.call.sizes.len()])
-            }
+            None => self.nothing(),
         }
+    }
+
+    /// Memory for a result that a kernel does not write.
+    fn nothing(&self) -> TensorArg {
+        let like = &self.inputs[0];
+        let (client, device, few) = (like.client.clone(), like.device.clone(), Extents::from([VECTOR]));
+        let nothing = empty_device_contiguous_dtype(client, device, few, BurnType::F32);
+        self.walked(&nothing, &vec![None; self.call.sizes.len()])
     }
 
     /// The results in order.
     fn go(&self, bits: CubeTensor) -> Vec<CubeTensor> {
         let call = self.call;
         let mut made = vec![None; call.parts.len()];
-        let has = |part| call.parts.contains(&part);
-        // Accumulators of wide keys take more registers, which leaves fewer for the keys.
-        let widest = call.width.max(call.values);
-        let columns = if widest > 64 { 32 } else { 64 };
+        let has = |part: &AttentionPart| call.parts.contains(part);
         if call.slope.is_none() {
-            self.forward(64, bits, &mut made);
+            self.forward(bits, &mut made);
         } else {
-            if has(AttentionPart::Query) {
-                self.query_grad(columns, bits.clone(), &mut made);
+            if has(&AttentionPart::Query) {
+                self.query_grad(bits.clone(), &mut made);
             }
-            if has(AttentionPart::Key) || has(AttentionPart::Value) {
-                self.key_grad(columns, bits.clone(), &mut made);
+            let of_keys: Vec<AttentionPart> =
+                [AttentionPart::Key, AttentionPart::Value].into_iter().filter(has).collect();
+            let many = if call.tiles.apart { 1 } else { 2 };
+            for parts in of_keys.chunks(many) {
+                self.key_grad(parts, bits.clone(), &mut made);
             }
-            if has(AttentionPart::Bias) {
+            if has(&AttentionPart::Bias) {
                 self.bias_grad(bits, &mut made);
             }
         }
@@ -308,7 +311,7 @@ impl AttentionRun<'_> {
         [self.inputs[0].dtype, result].map(dtype_to_storage_type)
     }
 
-    fn forward(&self, columns: usize, bits: CubeTensor, made: &mut [Option<CubeTensor>]) {
+    fn forward(&self, bits: CubeTensor, made: &mut [Option<CubeTensor>]) {
         let [half, result] = self.types();
         let is_result = self.call.parts.contains(&AttentionPart::Result);
         let of_values = if is_result { AttentionPart::Result } else { AttentionPart::Values };
@@ -332,14 +335,14 @@ impl AttentionRun<'_> {
                 self.out(AttentionPart::Max, made),
                 self.out(AttentionPart::Sum, made),
                 self.out(of_values, made),
-                self.shape(columns),
+                self.shape(self.call.tiles.forward),
                 half,
                 result,
             );
         }
     }
 
-    fn query_grad(&self, columns: usize, bits: CubeTensor, made: &mut [Option<CubeTensor>]) {
+    fn query_grad(&self, bits: CubeTensor, made: &mut [Option<CubeTensor>]) {
         let [half, result] = self.types();
         #[expect(unsafe_code, reason = "the kernel checks how many queries and keys there are")]
         // SAFETY: as said.
@@ -360,15 +363,20 @@ impl AttentionRun<'_> {
                 self.decided.clone().into_tensor_arg(),
                 bits.into_tensor_arg(),
                 self.out(AttentionPart::Query, made),
-                self.shape(columns),
+                self.shape(self.call.tiles.query_grad),
                 half,
                 result,
             );
         }
     }
 
-    fn key_grad(&self, columns: usize, bits: CubeTensor, made: &mut [Option<CubeTensor>]) {
+    /// Gradients of keys, of values, or of both. That of values alone needs no slopes.
+    fn key_grad(&self, parts: &[AttentionPart], bits: CubeTensor, made: &mut [Option<CubeTensor>]) {
         let [half, result] = self.types();
+        let slope = self.call.slope.clone().filter(|_| parts.contains(&AttentionPart::Key));
+        let shape = AttentionShape { parts: parts.to_vec(), slope, ..self.shape(QUERIES) };
+        let mut out = |part| if parts.contains(&part) { self.out(part, made) } else { self.nothing() };
+        let (keys_out, values_out) = (out(AttentionPart::Key), out(AttentionPart::Value));
         let keys = self.call.sizes.last().copied().unwrap_or(0);
         #[expect(unsafe_code, reason = "the kernel checks how many queries and keys there are")]
         // SAFETY: as said.
@@ -388,15 +396,16 @@ impl AttentionRun<'_> {
                 self.space(),
                 self.decided.clone().into_tensor_arg(),
                 bits.into_tensor_arg(),
-                self.out(AttentionPart::Key, made),
-                self.out(AttentionPart::Value, made),
-                columns,
-                self.shape(QUERIES),
+                keys_out,
+                values_out,
+                self.call.tiles.key_grad,
+                shape,
                 half,
                 result,
             );
         }
     }
+
     fn bias_grad(&self, bits: CubeTensor, made: &mut [Option<CubeTensor>]) {
         let (call, key) = (self.call, self.call.sizes.len() - 1);
         let out = call.parts.iter().position(|p| *p == AttentionPart::Bias).map(|i| &call.outputs[i].dims);

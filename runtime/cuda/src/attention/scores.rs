@@ -48,6 +48,8 @@ pub(super) struct AttentionShape {
     pub(super) whole: bool,
     /// Four warps multiply together.
     pub(super) grouped: bool,
+    /// Buffers of queries and cotangents for the gradients of keys and values.
+    pub(super) buffers: usize,
     /// The parts to write.
     pub(super) parts: Vec<AttentionPart>,
 }
@@ -91,6 +93,13 @@ impl AttentionShape {
             if of_keys { i < self.extras && has_keys && !rows.contains(&true) } else { !has_keys }
         };
         (0..self.beside.len()).filter(|i| is(&self.beside[*i], *i)).collect()
+    }
+
+    /// Width of the values that are read with keys, or of their cotangents, which are read with queries. The gradient of values alone needs
+    /// weights and cotangents, but no values.
+    pub(super) fn values_of(&self, of_keys: bool) -> usize {
+        let alone = self.slope.is_none() && self.gives(AttentionPart::Value);
+        if of_keys && alone { 0 } else { self.values }
     }
 
     /// Whether a part is written.

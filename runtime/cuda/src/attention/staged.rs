@@ -98,7 +98,7 @@ fn staged_sources(
     sources
 }
 
-/// Rows of a tile that is staged.
+/// Most rows of a tile that is staged.
 const STAGED: usize = 64;
 
 #[cube]
@@ -153,9 +153,11 @@ impl Staged {
         let (buffer, first) = at;
         let all = comptime!(shape.staged(of_keys));
         let many = if comptime!(of_keys) { space.keys } else { space.rows };
+        // Rows beyond those of the tile may not be there.
+        let rows = comptime!(if of_keys { shape.columns } else { STAGED });
         #[unroll]
         for i in 0..comptime!(all.len()) {
-            if UNIT_POS < comptime!(STAGED as u32) {
+            if UNIT_POS < comptime!(rows as u32) {
                 let row = first + UNIT_POS;
                 let is_there = comptime!(shape.whole) || row < many;
                 let row = select(is_there, row, 0u32);

@@ -2,6 +2,7 @@
 
 #![expect(clippy::type_complexity, reason = "kernels have no aliases of types")]
 
+use super::decide::next_wanted;
 use super::draws::load_bits;
 use super::load::load;
 use super::scores::{AttentionShape, Beside, Space};
@@ -20,9 +21,9 @@ pub(super) struct PairShape {
 }
 
 impl PairShape {
-    /// Tiles as wide as queries and keys, and as wide as values.
-    pub(super) const fn tiles(self, shape: &AttentionShape) -> (TileShape, TileShape) {
-        (shape.tile(self.rows, shape.width), shape.tile(self.rows, shape.values))
+    /// Tiles as wide as queries and keys, and as wide as values; of no width where values are not read.
+    pub(super) fn tiles(self, shape: &AttentionShape) -> (TileShape, TileShape) {
+        (shape.tile(self.rows, shape.width), shape.tile(self.rows, shape.values_of(self.of_keys)))
     }
 }
 
@@ -140,9 +141,33 @@ impl<E: Float, N: Size> Stream<E, N> {
         self.staged.load(beside, space, buffer, row, comptime!(of.of_keys), comptime!(shape.clone()));
         load_bits(space, tensors.2, (outer, query, key), &mut self.bits, shape);
     }
+
+    /// Begins to copy the next tile of queries that `wants` says, if there is one; `from` is the outer position, the first key, the first tile that
+    /// counts and the buffer. Gives its index, which is the number of tiles where none is left, and whether positions decide it.
+    pub(super) fn fetch_wanted(
+        &mut self,
+        tensors: (&Tensor<Vector<E, N>>, &Tensor<Vector<E, N>>, &Tensor<u32>, &Tensor<u32>),
+        beside: &Beside,
+        space: &Space,
+        from: (u32, u32, u32, u32),
+        wants: (bool, bool),
+        #[comptime] of: PairShape,
+        #[comptime] shape: AttentionShape,
+    ) -> (u32, bool) {
+        let (outer, key, first, buffer) = from;
+        let (rows, own) = comptime!((of.rows as u32, shape.clone()));
+        let many = space.rows.div_ceil(rows);
+        let (tile, is_decided) = next_wanted(tensors.3, space, key, first, many, wants, false, own);
+        if tile < many {
+            let at = (outer, tile * rows, key, buffer);
+            self.fetch((tensors.0, tensors.1, tensors.2), beside, space, at, of, shape);
+        }
+        (tile, is_decided)
+    }
 }
 
-/// Matmuls of queries and keys, and of cotangents and values, of the same positions, and the values that replace them.
+/// Matmuls of queries and keys, and of cotangents and values, of the same positions, and the values that replace them. Where values are
+/// not read, the second are zeros.
 #[derive(CubeType)]
 pub(super) struct Both {
     pub(super) scores: Array<Vector<f32, Two>>,
@@ -167,10 +192,12 @@ impl Both {
         let others_at = others.1 * comptime!(wide_of.size() as u32);
         let (left, right) = (&rows.0.first, &others.0.first);
         products::<E, N>(left, at, right, others_at, &mut scores, wide, wide_of, start, columns);
-        let at = rows.1 * comptime!(other.size() as u32);
-        let others_at = others.1 * comptime!(other_of.size() as u32);
-        let (left, right) = (&rows.0.second, &others.0.second);
-        products::<E, N>(left, at, right, others_at, &mut by_weights, other, other_of, start, columns);
+        if comptime!(other_of.width > 0) {
+            let at = rows.1 * comptime!(other.size() as u32);
+            let others_at = others.1 * comptime!(other_of.size() as u32);
+            let (left, right) = (&rows.0.second, &others.0.second);
+            products::<E, N>(left, at, right, others_at, &mut by_weights, other, other_of, start, columns);
+        }
         Both { scores, by_weights }
     }
 

@@ -33,7 +33,11 @@ impl TileShape {
 
     /// Vectors of the whole.
     pub(super) fn size(self) -> usize {
-        self.rows * if self.grouped { self.in_row() } else { pitch(self.width) }
+        match (self.width, self.grouped) {
+            (0, _) => 0,
+            (_, true) => self.rows * self.in_row(),
+            (width, false) => self.rows * pitch(width),
+        }
     }
 
     /// Offsets of the vectors of each step over 16 columns from the first.

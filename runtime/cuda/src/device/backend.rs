@@ -45,6 +45,7 @@ pub(crate) fn target_of(device: &CubeDevice) -> Target {
             let opened = blas::capability(gpu.index);
             Target {
                 tensor_cores: crate::attention::is_there(&device.client()),
+                shared_memory: device.client().properties().hardware.max_shared_memory_size,
                 ..Target::cuda(opened.unwrap_or_default(), opened.is_some())
             }
         }

@@ -124,7 +124,8 @@ impl Lower<'_> {
         }
         let elements = |dims: &[Dim]| Self::sizes(dims, &reads.iter().collect::<Vec<_>>()).iter().product();
         let values = values.map_or(0, |_| elements(&spec.values));
-        let sizes = AttentionFactors { half: reads[0].dtype, width: elements(&spec.width), values };
+        let (half, shared) = (reads[0].dtype, self.graph.target.shared_memory);
+        let sizes = AttentionFactors { half, width: elements(&spec.width), values, shared };
         let draws = spec.draws.iter().map(|drawn| space.draw(&self.context, drawn, &reads[0]));
         let draws = draws.collect::<Result<_, _>>()?;
         Ok(AttentionCall::new(spec, parts, &space, &sizes, draws).map(|call| (space, call)))

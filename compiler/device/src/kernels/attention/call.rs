@@ -5,6 +5,7 @@ use super::super::random::RandomBlock;
 use super::super::scalar::ScalarProgram;
 use super::bounds::constant;
 use super::space::AttentionSpace;
+use super::tiles::{AttentionPasses, AttentionTiles, AttentionWidths};
 use crate::error::NoAttentionKernel;
 use meshwright_plan::{AttentionOperands, AttentionPart, AttentionSpec, DType, Dim, Zigzag};
 use serde::{Deserialize, Serialize};
@@ -20,9 +21,6 @@ const WORDS: usize = DECIDED * DECIDED / 32;
 
 /// Most words that are drawn ahead, 256 MiB: beyond, memory is worth more than the time to draw in each kernel that reads them.
 const MOST_AHEAD: usize = 1 << 26;
-
-/// Widest query and value whose accumulators fit in the registers of a block.
-const WIDEST: usize = 128;
 
 /// An operand: the index of its dim for each dim of the scores, none if it lacks the dim. The dim of its width comes last.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -52,6 +50,8 @@ pub struct AttentionCall {
     pub width: usize,
     /// Width of values, in elements; 0 if no values are read.
     pub values: usize,
+    /// Extents of tiles.
+    pub tiles: AttentionTiles,
     /// Function that computes a score from the dot product of a query and a key.
     pub score: ScalarProgram,
     /// Derivative of `score` by the dot product; none if the step computes no gradients.
@@ -92,10 +92,11 @@ impl KernelCall for AttentionDraws {
 impl KernelCall for AttentionCall {
     const NAME: &'static str = "attention";
 
-    /// One for the gradient of queries, one for those of keys and values, one for that of the bias.
+    /// One for the gradient of queries, one for those of keys and values or one for each, one for that of the bias.
     fn starts(&self) -> u64 {
         let has = |part| u64::from(self.parts.contains(&part));
-        let keys = has(AttentionPart::Key).max(has(AttentionPart::Value));
+        let [key, value] = [AttentionPart::Key, AttentionPart::Value].map(has);
+        let keys = if self.tiles.apart { key + value } else { key.max(value) };
         (has(AttentionPart::Query) + keys + has(AttentionPart::Bias)).max(1)
     }
 }
@@ -128,6 +129,8 @@ pub(crate) struct AttentionFactors {
     pub width: usize,
     /// Width of values; 0 if there are none.
     pub values: usize,
+    /// Bytes of shared memory that a block of the target may have.
+    pub shared: usize,
 }
 
 impl AttentionCall {
@@ -148,22 +151,16 @@ impl AttentionCall {
         if gradient && at.delta.is_none() {
             return Err(NoAttentionKernel::ValuesAlone);
         }
-        let fits = |n: usize| n.is_multiple_of(ROWS) && n <= WIDEST;
-        if factors.width == 0 || !fits(factors.width) {
-            return Err(NoAttentionKernel::Width(factors.width));
-        }
-        if !fits(factors.values) {
-            return Err(NoAttentionKernel::ValuesWidth(factors.values));
-        }
+        let tiles = tiles(spec, parts, factors)?;
         let sizes: Vec<usize> = space.ranges.iter().map(ExactSizeIterator::len).collect();
         // Outer positions, queries, keys and blocks are counted in 32 bits.
         let outer = space.outer().len();
         let of = |sizes: &[usize]| sizes.iter().product::<usize>();
         let (keys, rows) = (sizes[sizes.len() - 1], of(&sizes[outer..sizes.len() - 1]));
         let of_bias = spec.bias.as_ref().filter(|_| parts.contains(&AttentionPart::Bias));
-        let tiles = |n: usize| n.div_ceil(DECIDED);
-        let all = of(&sizes[..outer]) * tiles(rows.max(keys));
-        let counted = [keys, rows, if of_bias.is_some() { all * tiles(rows.min(keys)) } else { all }];
+        let blocks = |n: usize| n.div_ceil(DECIDED);
+        let all = of(&sizes[..outer]) * blocks(rows.max(keys));
+        let counted = [keys, rows, if of_bias.is_some() { all * blocks(rows.min(keys)) } else { all }];
         if let Some(most) = counted.into_iter().find(|n| *n >= 1 << 31) {
             return Err(NoAttentionKernel::Positions(most));
         }
@@ -179,6 +176,7 @@ impl AttentionCall {
             starts: space.ranges.iter().map(|r| r.start).collect(),
             width: factors.width,
             values: factors.values,
+            tiles,
             score: program(&spec.score)?,
             slope: if gradient { Some(program(&spec.slope)?) } else { None },
             bias: of_bias.map(|bias| program(&bias.slope)).transpose()?,
@@ -233,6 +231,31 @@ impl AttentionCall {
     pub fn decide(&mut self, number: f32) {
         self.decided = Some(number);
     }
+}
+
+/// The tiles of an attention.
+fn tiles(
+    spec: &AttentionSpec,
+    parts: &[AttentionPart],
+    factors: &AttentionFactors,
+) -> Result<AttentionTiles, NoAttentionKernel> {
+    let AttentionFactors { half, width, values, shared } = *factors;
+    let of = AttentionWidths { width, values, bytes: half.bytes() };
+    if width == 0 || !of.takes(width, ROWS) {
+        return Err(NoAttentionKernel::Width(width));
+    }
+    if !of.takes(values, ROWS) {
+        return Err(NoAttentionKernel::ValuesWidth(values));
+    }
+    let has = |part| parts.contains(&part);
+    let passes = AttentionPasses {
+        forward: AttentionOperands::of(parts).scale.is_none(),
+        query_grad: has(AttentionPart::Query),
+        key_grad: has(AttentionPart::Key) || has(AttentionPart::Value),
+        bias_grad: has(AttentionPart::Bias),
+    };
+    // The maximum, the scale and delta, or what other keys have given.
+    AttentionTiles::of(of, passes, spec.extras + 3, shared)
 }
 
 /// Table of tiles, by queries and keys, with true for each tile whose scores depend on positions alone; and the score
