@@ -93,7 +93,7 @@ pub enum NoAttentionKernel {
 }
 
 /// The reason why a matmul whose factors are rounded to FP8 runs in `bf16` on a GPU.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 pub enum NoFp8Matmul {
     /// Without the library there is no such matmul.
     #[error("the device has no cuBLASLt")]

@@ -1,8 +1,10 @@
 //! Floats of 8 bits, in `f32`: the numbers of both formats (Micikevicius et al. 2022, "FP8 formats for deep learning"), and the
 //! powers of two that tensors are scaled by.
 
+use serde::{Deserialize, Serialize};
+
 /// A format of 8 bits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Fp8 {
     /// 4 bits of the exponent, 3 after the point; no infinity. For factors of forward products.
     E4M3,

@@ -5,6 +5,7 @@
 
 use super::call::DECIDED;
 use crate::error::NoAttentionKernel;
+use serde::{Deserialize, Serialize};
 
 /// Widest row of queries, keys or values, in bytes: 256 elements of a half type. The gradient of keys needs four tiles of 64 rows,
 /// and one of scores: 141 KiB with such rows, of the 163 KiB that a block may have at compute capability 8.0.
@@ -20,7 +21,7 @@ const OPERAND: usize = 2 * DECIDED * 4;
 const OTHERS: usize = 256;
 
 /// Rows of queries, keys and values, in elements and bytes of an element.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct AttentionWidths {
     /// Elements of a query or a key.
     pub width: usize,
@@ -31,7 +32,7 @@ pub(crate) struct AttentionWidths {
 }
 
 /// The kernels of a pass that a device has to have shared memory for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct AttentionPasses {
     pub forward: bool,
     pub query_grad: bool,
@@ -40,7 +41,7 @@ pub(crate) struct AttentionPasses {
 }
 
 /// Tiles of an attention's kernels.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AttentionTiles {
     /// Keys that the forward pass processes at a time: 64, or 32 where values are so wide that 64 keys with two buffers would take most of the
     /// shared memory of a multiprocessor.
