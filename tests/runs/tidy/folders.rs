@@ -6,12 +6,11 @@ use meshwright_sorted::SortedMap;
 /// The most Rust files of a folder whose files are of several kinds.
 const MOST_FILES: usize = 20;
 /// Folders of more files, which are all of one kind.
-const ONE_KIND: [(&str, &str); 7] = [
+const ONE_KIND: [(&str, &str); 6] = [
     ("compiler/ops/src/ops", "an op a file"),
     ("runtime/cli/src/args", "the options of a command a file"),
     ("runtime/cli/tests", "a part of the command a file"),
     ("runtime/cpu/src/kernels", "a kernel a file"),
-    ("runtime/cuda/src", "a kind of kernel, or of what kernels share, a file"),
     ("tests/fake-nccl/src/ptx", "a group of instructions, or a stage of the interpreter, a file"),
     ("tests/laws", "a law a file"),
 ];
