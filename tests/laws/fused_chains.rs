@@ -53,8 +53,7 @@ fn equations([rows, columns]: [usize; 2]) -> (Graph, Bound, Vec<(&'static str, I
     let sums = g.reduce(Monoid::Sum, x, &[c]);
     let doubled = g.scaled(sums, 2.0);
     let total = g.reduce(Monoid::Sum, doubled, &[r]);
-    // A product with a bias and a function, of which a product and a sum read the result; and one with the gradient of the
-    // function.
+    // A matmul with a bias and a function, read by a matmul and a sum; and one with the gradient of the function.
     let (hidden, through) = through_relu(&mut g, [x, y, v, b], [r, h]);
     // The same with groups: columns of the first product are rows of the second.
     let (grouped, through_groups) = through_groups(&mut g, [x, u, dz, t], [r, k, h]);

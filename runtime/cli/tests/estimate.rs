@@ -101,8 +101,7 @@ fn an_estimate_has_its_fields() {
     assert!(e["pipe"].is_null());
 }
 
-/// Without attention and collectives, no part of an estimate is negative, and the hidden part exceeds the rounding of a
-/// difference.
+/// Without attention and collectives no part of an estimate is negative, and the hidden part exceeds the rounding.
 #[test]
 fn no_time_is_below_zero() {
     for args in [

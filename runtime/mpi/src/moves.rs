@@ -2,8 +2,8 @@
 //!
 //! - Reductions are the library's own, except those whose result depends on the order of the members: maxima and minima
 //!   of floats (which of several NaN, which zero), all folds of `bf16` and `f16`, which are rounded once, and all folds of
-//!   floats where a fixed order is asked for. These fold here (`crate::ordered_folds`). The library folds pairs and truth values by
-//!   functions of ours.
+//!   floats where a fixed order is asked for. These fold here (`crate::ordered_folds`). The library folds pairs and truth
+//!   values by functions of ours.
 //! - Whatever the library has no call for is sends and receives. Their tags tell collectives apart, so several may be in flight.
 //! - A call of the library counts elements by `i32`, so buffers are cut where they have more ([`Kit::limit`]); gathers and
 //!   scatters, whose offsets are `i32` too, become sends, receives and folds piece by piece.

@@ -1,9 +1,9 @@
 //! Faults on purpose, and who catches them: the test of the tests.
 //!
 //! A fault is seeded in what an op says of its roles (`roles.rs`), in a partitioned program (`placements.rs`), in a Plan
-//! (`plans.rs`), in loops (`loops.rs`), or beneath, in the transport and in how devices are run (`runtime_faults.rs`). Each fault names
-//! who must catch it; a test fails where a fault goes by unnoticed, and where somebody else than expected notices it. Faults of
-//! programs and Plans are seeded at every place where they apply, in all the programs of `subjects.rs`.
+//! (`plans.rs`), in loops (`loops.rs`), or in the transport and in how devices are run (`runtime_faults.rs`). Each fault names
+//! who must catch it; a test fails where a fault goes by unnoticed, and where somebody else than expected notices it. Faults
+//! of programs and Plans are seeded at every place where they apply, in all the programs of `subjects.rs`.
 
 mod attention;
 mod loops;

@@ -147,8 +147,7 @@ fn train(
             format!("give more than {}, such as `--vocab {}`", first.len(), first.len() * 4),
         ));
     }
-    // Tokens that are given are the first, in this order: what the trainer would find in the words it would number as a hash has
-    // it.
+    // Given tokens come first, in this order: the trainer would number those that it finds in words in the order of a hash.
     let given = first.iter().map(|t| AddedToken::from(t.as_str(), false)).collect();
     let mut trainer =
         BpeTrainer::builder().vocab_size(vocab).show_progress(false).min_frequency(2).special_tokens(given);
