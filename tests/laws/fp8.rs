@@ -276,6 +276,6 @@ fn codes_give_the_bits_of_numbers_of_bf16() {
         ["y", "dx"].map(|name| found[name].0.data.to_f64())
     };
     let [numbers, codes] = [meshwright_burn::reference_without_fp8(), meshwright_burn::reference()].map(of);
-    assert!(codes.iter().flatten().filter(|x| **x != 0.0).count() > 1000, "{codes:?}");
-    assert_eq!(codes, numbers);
+    assert!(codes.iter().flatten().filter(|x| **x != 0.0).count() > 1000, "zeros");
+    assert!(codes == numbers, "other bits");
 }

@@ -254,7 +254,7 @@ fn roundings(uses: &DefUse<'_>) -> Roundings {
         let (format, inverse) = (f.rounds_to()?, step.reads.get(usize::from(inverse))?.clone());
         let is_number = inverse.dims.is_empty() && uses.plan.buffer(inverse.buf).dtype == DType::F32;
         let only = uses.writers.get(&out.buf).is_some_and(|by| by.len() == 1);
-        (is_number && only).then(|| (out.buf, Rounding { step: at, format, value, inverse }))
+        (is_number && only).then_some((out.buf, Rounding { step: at, format, value, inverse }))
     };
     uses.plan.steps.iter().enumerate().filter_map(of).collect()
 }
