@@ -149,7 +149,7 @@ pub(crate) fn equations(dtype: DType, sizes: [usize; 4], has: Features, fused: b
     Equations { graph: g, bound, outputs, dims: vec![b, s, k, h, group, d] }
 }
 
-/// Compares what is recognized with the oracle of the equations.
+/// Compares what is recognized with the oracle of the equations; gives the step.
 pub(crate) fn check(
     name: &str,
     dtype: DType,
@@ -157,7 +157,7 @@ pub(crate) fn check(
     has: Features,
     devices: &mut Devices,
     ways: &dyn Fn(&[Dim]) -> Vec<Way>,
-) {
+) -> StepGraph {
     let plain = equations(DType::F64, sizes, has, false);
     let of_plain = equations(dtype, sizes, has, false);
     let fused = equations(dtype, sizes, has, true);
@@ -174,6 +174,7 @@ pub(crate) fn check(
     let within = Within { least: 1.0, narrow: 2e-5, ..Within::default() };
     let given = tensors(&fused.graph, &fused.bound);
     same_step(name, &step, &given, &wanted, within, &ways(&fused.dims), devices).unwrap();
+    step
 }
 
 pub(crate) const ALL: Features = Features {

@@ -3,25 +3,26 @@
 use crate::attention::{ALL, Features, HALVES, check, check_half, one};
 use crate::devices::{Devices, to};
 use crate::split::{Way, way};
+use meshwright_core::StepGraph;
 use meshwright_plan::{DType, Dim};
 
 /// `f32`, without a bound of its own: that of [`check`].
 const EXACT: (DType, f64) = (DType::F32, 0.0);
 
-/// Compares what is recognized in a program of a half type, or of `f32`, with the oracle of the equations.
-fn check_of(
+/// Compares what is recognized in a program of a half type, or of `f32`, with the oracle of the equations; gives the step.
+pub(crate) fn check_of(
     name: &str,
     of: (DType, f64),
     sizes: [usize; 4],
     has: Features,
     devices: &mut Devices,
     ways: &dyn Fn(&[Dim]) -> Vec<Way>,
-) {
+) -> StepGraph {
     let name = format!("{name} {sizes:?} of {}", of.0);
     if of.0 == DType::F32 {
-        check(&name, of.0, sizes, has, devices, ways);
+        check(&name, of.0, sizes, has, devices, ways)
     } else {
-        check_half(&name, of, sizes, has, devices, ways);
+        check_half(&name, of, sizes, has, devices, ways)
     }
 }
 
@@ -63,9 +64,7 @@ fn on_a_gpu(of: (DType, f64), name: &str, has: Features) {
             // The last device has nothing.
             let some = |dims: &[Dim]| dims[1..3].iter().map(|d| way(&[4], vec![to(*d, &[0])])).collect();
             check_of(name, of, [2, 5, 5, 16], has, &mut devices, &some);
-            if of.0.is_half() {
-                crate::rings::on_a_gpu(of, name, has, &mut devices);
-            }
+            crate::rings::on_a_gpu(of, name, has, &mut devices);
         }
     });
     for kernel in ["AttentionForward", "AttentionQueryGrad", "AttentionKeyGrad"] {

@@ -47,15 +47,17 @@ pub(super) fn products<E: Float, N: Size>(
         let second = rows[(first_row + comptime!(8 * pitch) + k) as usize];
         #[unroll]
         for n in 0..comptime!(columns / 8) {
-            let (mut of_first, mut of_second) = (sums[comptime!(2 * n)], sums[comptime!(2 * n + 1)]);
+            let even = others[(first_column + comptime!((8 * n) as u32 * apart) + k) as usize];
+            let odd = others[(first_column + comptime!((8 * n + 1) as u32 * apart) + k) as usize];
             #[unroll]
-            for c in 0..2usize {
-                let other = others[(first_column + comptime!((8 * n + c) as u32 * apart) + k) as usize];
-                of_first.insert(c, dot::<E, N>(first, other, of_first.extract(c)));
-                of_second.insert(c, dot::<E, N>(second, other, of_second.extract(c)));
+            for half in 0..2usize {
+                let own = if comptime!(half == 0) { first } else { second };
+                let before = sums[comptime!(2 * n + half)];
+                let mut after = Vector::<f32, Two>::zeroed();
+                after.insert(0usize, dot::<E, N>(own, even, before.extract(0usize)));
+                after.insert(1usize, dot::<E, N>(own, odd, before.extract(1usize)));
+                sums[comptime!(2 * n + half)] = after;
             }
-            sums[comptime!(2 * n)] = of_first;
-            sums[comptime!(2 * n + 1)] = of_second;
         }
     }
 }
@@ -73,10 +75,11 @@ pub(super) fn exchange<E: Float, N: Size>(
     #[unroll]
     for i in 0..comptime!(shape.width / 4) {
         let row = own_row() + comptime!((i % 2 * 8) as u32);
+        let two = *factors.index(i);
         #[unroll]
         for c in 0..2usize {
             let column = UNIT_POS % 4 * 2u32 + comptime!((i / 2 * 8 + c) as u32);
-            let number = f32::cast_from((*factors.index(i)).extract(c));
+            let number = f32::cast_from(two.extract(c));
             store_one(number, to + address(row, column, shape));
         }
     }
@@ -96,10 +99,11 @@ pub(super) fn store_columns<E: Float, N: Size>(
     #[unroll]
     for i in 0..comptime!(columns / 4) {
         let column = own_row() + comptime!((i % 2 * 8) as u32);
+        let two = *factors.index(i);
         #[unroll]
         for c in 0..2usize {
             let row = UNIT_POS % 4 * 2u32 + comptime!((start + i / 2 * 8 + c) as u32);
-            let number = f32::cast_from((*factors.index(i)).extract(c));
+            let number = f32::cast_from(two.extract(c));
             store_one(number, to + address(row, column, shape));
         }
     }
@@ -135,16 +139,17 @@ pub(super) fn accumulate<E: Float, N: Size>(
                 let other = tiles[(other_row + comptime!((4 * m) as u32)) as usize];
                 #[unroll]
                 for c in 0..2usize {
-                    let at = comptime!(4 * m + 2 * c);
-                    let (mut of_first, mut of_second) = (sums[at], sums[comptime!(at + 1)]);
+                    let even = f32::cast_from(other.extract(comptime!(2 * c)));
+                    let odd = f32::cast_from(other.extract(comptime!(2 * c + 1)));
                     #[unroll]
-                    for e in 0..2usize {
-                        let x = f32::cast_from(other.extract(comptime!(2 * c + e)));
-                        of_first.insert(e, fma(a, x, of_first.extract(e)));
-                        of_second.insert(e, fma(b, x, of_second.extract(e)));
+                    for half in 0..2usize {
+                        let own = if comptime!(half == 0) { a } else { b };
+                        let before = sums[comptime!(4 * m + 2 * c + half)];
+                        let mut after = Vector::<f32, Two>::zeroed();
+                        after.insert(0usize, fma(own, even, before.extract(0usize)));
+                        after.insert(1usize, fma(own, odd, before.extract(1usize)));
+                        sums[comptime!(4 * m + 2 * c + half)] = after;
                     }
-                    sums[at] = of_first;
-                    sums[comptime!(at + 1)] = of_second;
                 }
             }
         }

@@ -4,7 +4,7 @@
 
 use super::decide::next_wanted;
 use super::draws::load_bits;
-use super::layout::{TileShape, new_tiles, scratch};
+use super::layout::{TileShape, new_tiles, scratch_tile};
 use super::load::load;
 use super::scores::{AttentionShape, Beside, Space};
 use super::staged::{RowSource, Staged};
@@ -125,7 +125,7 @@ impl<E: Float, N: Size> Stream<E, N> {
         let pair = Pair::<E, N>::new(first, second, space, outer, of, comptime!(shape.clone()));
         let staged = Staged::new(beside, space, outer, comptime!(of.of_keys), comptime!(shape.clone()));
         let bits = Array::<u32>::new(comptime!(shape.draws.len().max(1)));
-        let scratch = comptime!(scratch(if of.of_keys { of.rows } else { 0 }, shape.by));
+        let scratch = comptime!(scratch_tile(if of.of_keys { of.rows } else { 0 }, shape.by));
         let scratch = new_tiles::<E, N>(scratch, 1usize);
         Stream::<E, N> { pair, scratch, staged, bits }
     }

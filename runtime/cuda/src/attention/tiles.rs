@@ -1,7 +1,7 @@
 //! Matmuls of tiles of queries, keys and their operands in shared memory. Those of `f32` are in `exact`.
 
 use super::exact;
-use super::layout::{TileShape, place, scratch};
+use super::layout::{TileShape, place, scratch_tile};
 use crate::kernel::ptx::{
     Left, WarpgroupMatmul, arrived, begin_product, shared_address, store_matrices, store_two,
 };
@@ -166,7 +166,7 @@ pub(super) fn factors<E: Float>(
 }
 
 /// Begins to add to `sums` the product of `factors`, which are accumulators of as many columns as the tile has rows, and the tile. Threads
-/// that multiply alone exchange factors by `scratch`; see [`scratch`].
+/// that multiply alone exchange factors by `scratch`; see [`scratch_tile`].
 #[cube]
 pub(super) fn accumulate<E: Float, N: Size>(
     factors: &Sequence<Vector<E, Two>>,
@@ -189,7 +189,7 @@ pub(super) fn accumulate<E: Float, N: Size>(
         let all = begin_product::<E>(singly(sums, many), factors.clone(), 0u64, right, product);
         put_back(&all, sums, many);
     } else if comptime!(shape.by.is_exact()) {
-        let left = comptime!(scratch(shape.rows, shape.by));
+        let left = comptime!(scratch_tile(shape.rows, shape.by));
         exact::exchange::<E, N>(factors, scratch, left);
         exact::accumulate::<E, N>(scratch, tiles, at, sums, left, shape);
     } else {
