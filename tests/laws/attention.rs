@@ -150,7 +150,7 @@ pub(crate) fn equations(dtype: DType, sizes: [usize; 4], has: Features, fused: b
     Equations { graph: g, bound, outputs, dims: vec![b, s, k, h, group, d] }
 }
 
-/// Compares what is recognized with the oracle of the equations.
+/// Compares what is recognized with the oracle of the equations; gives the step.
 pub(crate) fn check(
     name: &str,
     dtype: DType,
@@ -158,7 +158,7 @@ pub(crate) fn check(
     has: Features,
     devices: &mut Devices,
     ways: &dyn Fn(&[Dim]) -> Vec<Way>,
-) {
+) -> StepGraph {
     let plain = equations(DType::F64, sizes, has, false);
     let of_plain = equations(dtype, sizes, has, false);
     let fused = equations(dtype, sizes, has, true);
@@ -175,6 +175,7 @@ pub(crate) fn check(
     let within = Within { least: 1.0, narrow: 2e-5, ..Within::default() };
     let given = tensors(&fused.graph, &fused.bound);
     same_step(name, &step, &given, &wanted, within, &ways(&fused.dims), devices).unwrap();
+    step
 }
 
 pub(crate) const ALL: Features = Features {
@@ -212,7 +213,7 @@ fn biases() -> [(&'static str, Features); 5] {
     ]
 }
 
-fn one(_: &[Dim]) -> Vec<Way> {
+pub(crate) fn one(_: &[Dim]) -> Vec<Way> {
     vec![way(&[], vec![])]
 }
 
@@ -318,140 +319,22 @@ fn attention_of_half_types_as_a_gpu_launches_it() {
     }
 }
 
-/// The kernels of GPUs, over several tiles of queries and keys, in numbers that divide nothing and in whole tiles: of all widths
-/// of blocks, with masks that positions decide and that rows see through, and with draws whose counters eights of keys share and
-/// not.
-#[cfg(feature = "cuda")]
-fn on_a_gpu(half: (DType, f64), name: &str, has: Features) {
-    if !crate::engines::gpu() {
-        return;
-    }
-    // Keys that are split have passes of their own: the greatest score, and the sums relative to that of all devices.
-    let split = |dims: &[Dim]| dims[..4].iter().map(|d| way(&[2], vec![to(*d, &[0])])).collect();
-    let mut devices = Devices::of(meshwright_cuda::gpu(0));
-    let all = [
-        [2, 70, 139, 16],
-        [2, 65, 136, 32],
-        [1, 40, 70, 128],
-        [2, 128, 128, 32],
-        [1, 128, 192, 64],
-        [1, 66, 70, 48],
-        [1, 40, 130, 96],
-        [1, 40, 70, 144],
-        [1, 64, 128, 256],
-    ];
-    let ((), launches) = crate::engines::counted(|| {
-        for sizes in all {
-            check_half(&format!("{name} {sizes:?} of {}", half.0), half, sizes, has, &mut devices, &one);
-        }
-        if has.dropout > 0.0 {
-            // A rate that 16 bits do not give.
-            let seldom = Features { dropout: 0.995, ..has };
-            check_half(name, half, [2, 70, 136, 16], seldom, &mut devices, &one);
-        }
-        if crate::engines::has_gpu(1).is_ok() {
-            check_half(name, half, [2, 70, 139, 16], has, &mut devices, &split);
-        }
-        if crate::engines::has_gpu(3).is_ok() {
-            // The last device has nothing.
-            let some = |dims: &[Dim]| dims[1..3].iter().map(|d| way(&[4], vec![to(*d, &[0])])).collect();
-            check_half(name, half, [2, 5, 5, 16], has, &mut devices, &some);
-            crate::rings::on_a_gpu(half, name, has, &mut devices);
-        }
-    });
-    for kernel in ["AttentionForward", "AttentionQueryGrad", "AttentionKeyGrad"] {
-        let many = launches(kernel);
-        assert!(many >= all.len() as u64, "{kernel}: {many} launches, {} cases", all.len());
-    }
-    crate::report(&format!("attention {name} of {}: {} cases", half.0, all.len()));
-}
-
-/// Queries and keys wider than values, and values wider than these; the gradients of keys and of values are two launches.
-#[cfg(feature = "cuda")]
-fn unlike_on_a_gpu(half: (DType, f64)) {
-    if !crate::engines::gpu() {
-        return;
-    }
-    let mut devices = Devices::of(meshwright_cuda::gpu(0));
-    let cases = [([1, 40, 70, 192], 128), ([1, 33, 130, 32], 240)];
-    let ((), launches) = crate::engines::counted(|| {
-        for (sizes, values) in cases {
-            let name = format!("{sizes:?}, values {values} wide, of {}", half.0);
-            check_half(&name, half, sizes, Features { values, ..ALL }, &mut devices, &one);
-        }
-    });
-    let many = [launches("AttentionKeyGrad"), launches("AttentionQueryGrad")];
-    assert_eq!(many, [2, 1].map(|each| each * cases.len() as u64));
-}
-
-/// A test for each, so that a machine with many cores compiles the kernels of several at a time.
-macro_rules! on_a_gpu {
-    ($($module:ident: $half:expr;)*) => {$(
-        #[cfg(feature = "cuda")]
-        mod $module {
-            use super::{ALL, Features, HALVES, on_a_gpu, unlike_on_a_gpu};
-
-            #[test]
-            fn plain() {
-                on_a_gpu(HALVES[$half], "plain", Features::default());
-            }
-            #[test]
-            fn causal() {
-                on_a_gpu(HALVES[$half], "causal", Features { causal: true, ..Features::default() });
-            }
-            #[test]
-            fn padded() {
-                on_a_gpu(HALVES[$half], "padded", Features { padded: true, ..Features::default() });
-            }
-            #[test]
-            fn causal_and_padded() {
-                let has = Features { causal: true, padded: true, ..Features::default() };
-                on_a_gpu(HALVES[$half], "causal and padded", has);
-            }
-            #[test]
-            fn all() {
-                on_a_gpu(HALVES[$half], "all", ALL);
-            }
-            #[test]
-            fn unlike() {
-                unlike_on_a_gpu(HALVES[$half]);
-            }
-            #[test]
-            fn logarithm() {
-                on_a_gpu(HALVES[$half], "logarithm", Features { logarithm: true, ..Features::default() });
-            }
-        }
-    )*};
-}
-
-on_a_gpu! {
-    bf16_on_a_gpu: 0;
-    f16_on_a_gpu: 1;
-}
-
-/// The kernel of a bias's gradient, over several tiles that divide nothing and in whole tiles: for the sum of examples, of heads,
-/// and for no sum.
-#[cfg(feature = "cuda")]
+/// What is recognized in a program of `f32` as a GPU launches it; each has a kernel.
 #[test]
-fn biases_on_a_gpu() {
-    if !crate::engines::gpu() {
-        return;
+fn attention_of_f32_as_a_gpu_launches_it() {
+    let split = |dims: &[Dim]| dims[..4].iter().map(|d| way(&[2], vec![to(*d, &[0])])).collect();
+    let mut devices = Devices::of(meshwright_burn::reference());
+    for (name, has) in each().into_iter().chain(biases()) {
+        check(name, DType::F32, [2, 70, 139, 16], has, &mut devices, &one);
+        check(name, DType::F32, [3, 9, 9, 32], has, &mut devices, &split);
+        let e = equations(DType::F32, [1, 9, 9, 128], has, true);
+        let plan = plan(&step(&e.graph, &e.outputs), &layout(&way(&[], vec![]).mesh, vec![]), true).unwrap();
+        let compiled = meshwright_device::compile(&plan.plan, 0, Target::h100()).unwrap();
+        let without: Vec<_> = compiled.attention_without_kernel.iter().collect();
+        let lacks = without.iter().map(|(_, why)| why.to_string());
+        // A bias that lacks queries has none, of whichever dtype.
+        assert!(lacks.into_iter().all(|why| why.contains("its bias")), "{name}: {without:?}");
     }
-    let mut devices = Devices::of(meshwright_cuda::gpu(0));
-    let causal = Features { causal: true, ..Features::default() };
-    let cases = [
-        (0, "heads group seq key", [3, 40, 70, 16], ALL),
-        (0, "key group seq", [2, 64, 128, 32], causal),
-        (1, "seq heads batch key group", [1, 40, 70, 16], ALL),
-    ];
-    let many = cases.len() as u64;
-    let ((), launches) = crate::engines::counted(|| {
-        for (half, bias, sizes, has) in cases {
-            let has = Features { bias, ..has };
-            check_half(&format!("a bias of {bias}, {sizes:?}"), HALVES[half], sizes, has, &mut devices, &one);
-        }
-    });
-    assert!(launches("AttentionBiasGrad") >= many, "{} launches", launches("AttentionBiasGrad"));
 }
 
 /// Where kernels are plain operations, no tensor has the scores of all queries and keys: tests compute 64 at a time there.

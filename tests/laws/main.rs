@@ -10,6 +10,8 @@
 use meshwright_cli as _;
 
 mod attention;
+#[cfg(feature = "cuda")]
+mod attention_kernels;
 mod caches;
 mod composite;
 mod devices;

@@ -2,6 +2,8 @@
 //! masked, and shards in which they are; the same draws at the same positions; and no buffer that has all keys.
 
 use crate::attention::{ALL, Features, HALVES, check, check_half, each, equations};
+#[cfg(feature = "cuda")]
+use crate::attention_kernels::check_of;
 use crate::devices::{Devices, free, layout, plan, to};
 use crate::split::{Way, planned as planned_in, way};
 use crate::subject::step;
@@ -134,13 +136,16 @@ fn attention_around_a_ring_as_a_gpu_launches_it() {
         // Dropout is drawn ahead, and decided tiles are left out.
         check_half("tiles", half, [1, 140, 140, 16], ALL, &mut devices, &|dims| vec![around(2, dims)]);
     }
+    for (name, has) in each() {
+        launched(&check(name, DType::F32, [2, 7, 7, 16], has, &mut devices, &ways), around, 3);
+    }
 }
 
 /// The same by the kernels themselves: shards that end within tiles and at their ends, empty ones, and heads over another axis.
 #[cfg(feature = "cuda")]
-pub(crate) fn on_a_gpu(half: (DType, f64), name: &str, has: Features, devices: &mut Devices) {
+pub(crate) fn on_a_gpu(of: (DType, f64), name: &str, has: Features, devices: &mut Devices) {
     let mut alike = |has, sizes, ways: &dyn Fn(&[Dim]) -> Vec<Way>| {
-        check_half(&format!("{name} around a ring {sizes:?}"), half, sizes, has, devices, ways)
+        check_of(&format!("{name} around a ring"), of, sizes, has, devices, ways)
     };
     launched(&alike(has, [1, 130, 130, 32], &|dims| vec![around(3, dims)]), around, 3);
     alike(has, [2, 5, 5, 16], &|dims| vec![around(4, dims), within(2, dims, dims[3])]);

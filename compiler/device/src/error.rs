@@ -49,11 +49,11 @@ pub enum KernelError {
 /// The reason why a target has no kernel for an attention, which is then computed by plain operations (ADR 40).
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 pub enum NoAttentionKernel {
-    /// The target does not multiply half types on tensor cores.
-    #[error("the device has no tensor cores for half types")]
+    /// The target lacks instructions of the kernels, those for half types on tensor cores.
+    #[error("its kernels need a GPU of compute capability 8.0 or later")]
     TensorCores,
-    /// Queries, keys and values that tensor cores would round.
-    #[error("its queries are `{0}`, and tensor cores multiply `bf16` and `f16`")]
+    /// Queries of a dtype that kernels do not multiply.
+    #[error("its queries are `{0}`, and kernels multiply `bf16`, `f16` and `f32`")]
     Wide(DType),
     /// Keys or values of another dtype than the queries.
     #[error("its queries are `{0}`, but its keys or values `{1}`")]
@@ -62,11 +62,21 @@ pub enum NoAttentionKernel {
     #[error("its scores have an operand of `{0}`")]
     Beside(DType),
     /// Queries and keys of a width that kernels are not made for.
-    #[error("its queries and keys are {0} wide, and kernels take multiples of 16 up to 256")]
-    Width(usize),
+    #[error("its queries and keys are {width} wide, and kernels take multiples of 16 up to {widest}")]
+    Width {
+        /// Elements of a query.
+        width: usize,
+        /// Most elements that kernels take of its dtype.
+        widest: usize,
+    },
     /// The same of values.
-    #[error("its values are {0} wide, and kernels take multiples of 16 up to 256")]
-    ValuesWidth(usize),
+    #[error("its values are {width} wide, and kernels take multiples of 16 up to {widest}")]
+    ValuesWidth {
+        /// Elements of a value.
+        width: usize,
+        /// Most elements that kernels take of its dtype.
+        widest: usize,
+    },
     /// Tiles of rows that are wide for the target.
     #[error("its tiles take {needs} bytes of shared memory, and a block of the device may have {has}")]
     SharedMemory {

@@ -5,14 +5,15 @@
 use super::decide::{any_needs, any_query_needs, next_wanted};
 use super::draws::bits_of;
 use super::elements::{KeyTile, staged_line};
+use super::layout::new_tiles;
 use super::load::{QUERIES, meet, place_of_cube, row_of_unit, write_keys, write_queries};
 use super::scores::{AttentionShape, Beside, QueryLine, Space, of_query, two_lines};
 use super::slopes::{QueryRows, slopes};
 use super::staged::Staged;
 use super::stream::{Both, Pair, PairShape, Stream};
-use super::tiles::{accumulate, accumulate_columns, finish, halves, new_tiles, store};
+use super::tiles::{accumulate, accumulate_columns, factors, finish, store};
 use crate::kernel::ptx::show_to_products;
-use crate::kernel::tile::{Two, VECTOR};
+use crate::kernel::tile::Two;
 use cubecl::prelude::*;
 use meshwright_plan::AttentionPart;
 
@@ -32,7 +33,7 @@ pub(super) fn attention_query_grad<E: Float, O: Float, N: Size, M: Size>(
     #[define(E)] _half: ElemType,
     #[define(O)] _result: ElemType,
 ) {
-    let (columns, grouped) = comptime!((shape.columns, shape.grouped));
+    let (columns, grouped) = comptime!((shape.columns, shape.by.is_grouped()));
     let of_rows = comptime!(PairShape { rows: QUERIES, many: 1, of_keys: false });
     let of_keys = comptime!(PairShape { rows: columns, many: 2, of_keys: true });
     let key_tile = comptime!(of_keys.tiles(&shape).0);
@@ -73,7 +74,8 @@ pub(super) fn attention_query_grad<E: Float, O: Float, N: Size, M: Size>(
         let own = comptime!(shape.clone());
         slopes(&mut both, &beside, &space, &of_queries, &stream.staged, &looked_at, 0usize, columns, own);
         let at = buffer * comptime!(key_tile.size() as u32);
-        accumulate::<E, N>(&halves::<E>(&both.scores, columns), &stream.pair.first, at, &mut sums, key_tile);
+        let (slopes, tiles) = (factors::<E>(&both.scores, columns), &stream.pair.first);
+        accumulate::<E, N>(&slopes, &stream.scratch, tiles, at, &mut sums, key_tile);
         finish(&mut sums, comptime!(shape.width), 0usize, grouped);
         buffer = 1u32 - buffer;
     }
@@ -130,7 +132,7 @@ pub(super) fn attention_key_grad<E: Float, O: Float, N: Size, M: Size>(
     let mut buffer = 0u32;
     while tile < many {
         let (first_query, is) = (tile * comptime!(QUERIES as u32), is_decided);
-        meet(comptime!(shape.grouped));
+        meet(comptime!(shape.by.is_grouped()));
         let (at, own) = ((outer, first_query, buffer), comptime!(shape.clone()));
         let rows = staged_rows(&beside, &space, &stream.staged, at, own);
         let own = comptime!(shape.clone());
@@ -148,7 +150,7 @@ pub(super) fn attention_key_grad<E: Float, O: Float, N: Size, M: Size>(
                 let tensors = (queries, cotangent, bits, decided);
                 (tile, is_decided) = stream.fetch_wanted(tensors, &beside, &space, from, wants, of, own);
             }
-            both.finish(columns, comptime!(shape.grouped));
+            both.finish(columns, comptime!(shape.by.is_grouped()));
             let (first, own) = comptime!((start / 16, shape.clone()));
             slopes(&mut both, &beside, &space, &rows, &staged, &looked_at, first, columns, own);
             gradients.hold(&both, start, columns, comptime!(shape.clone()));
@@ -214,12 +216,12 @@ impl<E: Float, N: Size> KeyGradients<E, N> {
         #[comptime] columns: usize,
         #[comptime] shape: AttentionShape,
     ) {
-        let (tile, vector) = comptime!((shape.tile(QUERIES, QUERIES), start / VECTOR));
+        let tile = comptime!(shape.tile(QUERIES, QUERIES));
         if comptime!(shape.gives(AttentionPart::Value)) {
-            store::<E, N>(&halves::<E>(&both.by_weights, columns), &self.weights, vector, columns, tile);
+            store::<E, N>(&factors::<E>(&both.by_weights, columns), &self.weights, start, columns, tile);
         }
         if comptime!(shape.gives(AttentionPart::Key)) {
-            store::<E, N>(&halves::<E>(&both.scores, columns), &self.slopes, vector, columns, tile);
+            store::<E, N>(&factors::<E>(&both.scores, columns), &self.slopes, start, columns, tile);
         }
     }
 
@@ -231,7 +233,7 @@ impl<E: Float, N: Size> KeyGradients<E, N> {
         #[comptime] of: PairShape,
         #[comptime] shape: AttentionShape,
     ) {
-        if comptime!(shape.grouped) {
+        if comptime!(shape.by.is_grouped()) {
             show_to_products();
         }
         sync_cube();
@@ -246,10 +248,10 @@ impl<E: Float, N: Size> KeyGradients<E, N> {
             accumulate_columns::<E, N>(&self.slopes, &rows.first, at, &mut self.of_keys, tile, wide);
         }
         if comptime!(values) {
-            finish(&mut self.of_values, comptime!(shape.values), 0usize, comptime!(shape.grouped));
+            finish(&mut self.of_values, comptime!(shape.values), 0usize, comptime!(shape.by.is_grouped()));
         }
         if comptime!(keys) {
-            finish(&mut self.of_keys, comptime!(shape.width), 0usize, comptime!(shape.grouped));
+            finish(&mut self.of_keys, comptime!(shape.width), 0usize, comptime!(shape.by.is_grouped()));
         }
     }
 

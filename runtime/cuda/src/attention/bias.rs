@@ -81,7 +81,7 @@ pub(super) fn attention_bias_grad<E: Float, N: Size>(
             staged.load_at(&beside, &space, key_at, true, comptime!(shape.clone()));
             let at = (outer, first_query, first_key);
             load_bits(&space, bits, at, &mut words, comptime!(shape.clone()));
-            meet(comptime!(shape.grouped));
+            meet(comptime!(shape.by.is_grouped()));
             let (of, own) = comptime!(((of_rows, of_keys), shape.clone()));
             let mut both = Both::begin::<E, N>((&rows, 0u32), (&others, 0u32), of, 0usize, QUERIES, own);
             let lines = two_lines(&beside, &space, outer, row, comptime!(shape.clone()));
@@ -89,7 +89,7 @@ pub(super) fn attention_bias_grad<E: Float, N: Size>(
             let own = comptime!(shape.clone());
             let drawn = bits_of(&beside, &space, &of_queries.lines, &words, first_key, false, own);
             let tile = KeyTile { first: first_key, buffer: 0u32, drawn };
-            both.finish(QUERIES, comptime!(shape.grouped));
+            both.finish(QUERIES, comptime!(shape.by.is_grouped()));
             let own = comptime!(shape.clone());
             slopes(&mut both, &beside, &space, &of_queries, &staged, &tile, 0usize, QUERIES, own);
             #[unroll]

@@ -1,7 +1,9 @@
 //! Operands of a score: the values that expressions read at a query and a key.
 
+use super::layout::Multiply;
 use super::scores::{AttentionShape, Beside, QueryLine, Space, bare_line};
 use super::staged::Staged;
+use crate::kernel::exp2;
 use crate::kernel::program::{ScalarInputs, evaluate, truth};
 use cubecl::prelude::*;
 
@@ -130,4 +132,10 @@ pub(super) fn score(
         score = select(is_within, score, comptime!(f32::NEG_INFINITY).runtime());
     }
     score
+}
+
+/// `e` to the power of a score that is relative to the greatest: of two instructions where weights are rounded to a half type anyway.
+#[cube]
+pub(super) fn exponential(x: f32, #[comptime] by: Multiply) -> f32 {
+    if comptime!(by.is_exact()) { x.exp() } else { exp2::exp(x) }
 }

@@ -4,13 +4,13 @@
 
 use super::decide::{any_needs, next_wanted, shift};
 use super::draws::bits_of;
-use super::elements::{KeyTile, Which, element, key_in_tile, score};
+use super::elements::{KeyTile, Which, element, exponential, key_in_tile, score};
+use super::layout::{column, new_tiles};
 use super::load::{QUERIES, load, meet, place_of_cube, row_of_unit, write_queries};
 use super::scores::{AttentionShape, Beside, QueryLine, Space, base, of_query, row_offset, two_lines};
 use super::staged::{RowSource, Staged};
 use super::stream::{PairShape, Stream};
-use super::tiles::{accumulate, finish, halves, new_tiles, products};
-use crate::kernel::exp2::exp;
+use super::tiles::{accumulate, factors, finish, products};
 use crate::kernel::program::evaluate;
 use crate::kernel::tile::{Two, row_max, row_sum};
 use cubecl::prelude::*;
@@ -32,7 +32,7 @@ pub(super) fn attention_forward<E: Float, O: Float, N: Size, M: Size>(
     #[define(E)] _half: ElemType,
     #[define(O)] _result: ElemType,
 ) {
-    let (columns, grouped) = comptime!((shape.columns, shape.grouped));
+    let (columns, grouped) = comptime!((shape.columns, shape.by.is_grouped()));
     let of = comptime!(PairShape { rows: columns, many: 2, of_keys: true });
     let (query_tile, (key_tile, _values)) = comptime!((shape.tile(QUERIES, shape.width), of.tiles(&shape)));
     let (outer, first_query) = place_of_cube(space.rows, true);
@@ -149,13 +149,13 @@ impl Softmax {
                 greatest[half] = of_query(line, first);
                 // Of the four threads that have a row, whose sums are added at the end, one has that of other keys.
                 total[half] = select(UNIT_POS & 3 == 0u32, of_query(line, comptime!(first + 1)), 0.0f32);
-                let start = *line.offsets.index(comptime!(first + 2)) + (UNIT_POS % 4 * 2u32) as usize;
+                let start = *line.offsets.index(comptime!(first + 2));
                 #[unroll]
                 for n in 0..comptime!(shape.values / 8) {
                     let mut pair = Vector::<f32, Two>::zeroed();
                     #[unroll]
                     for c in 0..2usize {
-                        let at = start + comptime!(8 * n + c);
+                        let at = start + (column(n, comptime!(shape.by)) + comptime!(c as u32)) as usize;
                         pair.insert(c, beside.tensors.index(comptime!(first + 2))[at]);
                     }
                     result[2 * n + half] = pair;
@@ -176,16 +176,17 @@ impl Softmax {
         #[comptime] shape: AttentionShape,
     ) {
         let own = comptime!(shape.clone());
-        let factors = self.scores(weights, beside, space, &stream.staged, tile, own);
-        self.weigh(weights, &factors, comptime!(shape.clone()));
+        let by_scores = self.scores(weights, beside, space, &stream.staged, tile, own);
+        self.weigh(weights, &by_scores, comptime!(shape.clone()));
         if comptime!(shape.values > 0) {
             let (values, weights) = (
                 comptime!(shape.tile(shape.columns, shape.values)),
-                halves::<E>(&*weights, comptime!(shape.columns)),
+                factors::<E>(&*weights, comptime!(shape.columns)),
             );
             let at = tile.buffer * comptime!(values.size() as u32);
-            accumulate::<E, N>(&weights, &stream.pair.second, at, &mut self.result, values);
-            finish(&mut self.result, comptime!(shape.values), 0usize, comptime!(shape.grouped));
+            let (scratch, tiles) = (&stream.scratch, &stream.pair.second);
+            accumulate::<E, N>(&weights, scratch, tiles, at, &mut self.result, values);
+            finish(&mut self.result, comptime!(shape.values), 0usize, comptime!(shape.by.is_grouped()));
         }
     }
 
@@ -260,7 +261,7 @@ impl Softmax {
             if comptime!(shape.max.is_none()) {
                 let before = self.greatest[half];
                 self.greatest[half] = row_max(self.most[half]);
-                let kept = exp(shift(before) - shift(self.greatest[half]));
+                let kept = exponential(shift(before) - shift(self.greatest[half]), comptime!(shape.by));
                 let kept = select(before == comptime!(f32::NEG_INFINITY).runtime(), 0.0f32, kept);
                 self.total[half] *= kept;
                 #[unroll]
@@ -274,7 +275,8 @@ impl Softmax {
                 let mut made = Vector::<f32, Two>::zeroed();
                 #[unroll]
                 for c in 0..2usize {
-                    let weight = exp(scores[2 * n + half].extract(c) - relative_to);
+                    let score = scores[2 * n + half].extract(c);
+                    let weight = exponential(score - relative_to, comptime!(shape.by));
                     self.total[half] += weight;
                     if comptime!(shape.weight.is_some()) {
                         made.insert(c, weight * factors[2 * n + half].extract(c));

@@ -1,12 +1,13 @@
 //! The launch of the kernels of an attention.
 
+use super::layout::Multiply;
 use super::load::QUERIES;
 use super::scores::{AttentionShape, BesideLaunch, BesideShape, DECIDED, DrawnShape, SpaceLaunch};
 use super::{backward, bias, draws, forward};
 use crate::kernel::arguments::address_type;
 use crate::kernel::drawn::Drawn;
 use crate::kernel::operands::{GpuLaunch, OwnInputs, ResultSlot};
-use crate::kernel::tile::{UNITS, VECTOR};
+use crate::kernel::tile::UNITS;
 use burn_backend::DType as BurnType;
 use burn_backend::cubecl::dtype_to_storage_type;
 use burn_cubecl::kernel::into_contiguous;
@@ -44,7 +45,7 @@ impl Computes<AttentionCall> for GpuLaunch<'_> {
                 *input = into_contiguous(input.clone());
                 if !is_vectors(input, &call.inputs[i]) {
                     let message =
-                        format!("operand {i} of an attention is not aligned for vectors of {VECTOR}");
+                        format!("operand {i} of an attention is not aligned for vectors of {BYTES} bytes");
                     return Err(KernelError::Unsupported(message));
                 }
             }
@@ -55,8 +56,13 @@ impl Computes<AttentionCall> for GpuLaunch<'_> {
         {
             *values = into_contiguous(values.clone());
         }
-        let (grouped, drawn) = (multiplies_together(&decided.client), drawn(call, rng));
-        Ok(AttentionRun { call, inputs, many, decided, outputs: &outputs, drawn, step, grouped }.go(bits))
+        let by = match inputs[0].dtype {
+            BurnType::F32 => Multiply::Threads,
+            _ if multiplies_together(&decided.client) => Multiply::Together,
+            _ => Multiply::Warps,
+        };
+        let drawn = drawn(call, rng);
+        Ok(AttentionRun { call, inputs, many, decided, outputs: &outputs, drawn, step, by }.go(bits))
     }
 }
 
@@ -66,8 +72,8 @@ impl Computes<AttentionDraws> for GpuLaunch<'_> {
         let GpuLaunch { rng, step, inputs: OwnInputs { tensors: mut inputs, .. }, outputs, .. } = self;
         let call = &draws.0;
         let (decided, drawn) = (last(&mut inputs)?, drawn(call, rng));
-        let outputs = &outputs;
-        Ok(AttentionRun { call, inputs, many: 0, decided, outputs, drawn, step, grouped: false }.bits())
+        let (outputs, by) = (&outputs, Multiply::Warps);
+        Ok(AttentionRun { call, inputs, many: 0, decided, outputs, drawn, step, by }.bits())
     }
 }
 
@@ -84,13 +90,16 @@ fn multiplies_together(client: &Client) -> bool {
     client.properties().identity.fingerprint == "ptx_sm90"
 }
 
+/// Bytes of a vector.
+const BYTES: usize = 16;
+
 /// Whether a tensor can be read as vectors of its own dim.
 fn is_vectors(tensor: &CubeTensor, input: &AttentionInput) -> bool {
     let (shape, strides) = (&tensor.meta.shape, &tensor.meta.strides);
-    let bytes = VECTOR * tensor.dtype.size();
-    let whole = |i: &usize| shape[*i] == 1 || strides[*i] % VECTOR == 0;
+    let vector = BYTES / tensor.dtype.size();
+    let whole = |i: &usize| shape[*i] == 1 || strides[*i] % vector == 0;
     let start = tensor.handle.offset_start.unwrap_or(0);
-    strides.last() == Some(&1) && input.0.iter().flatten().all(whole) && start.is_multiple_of(bytes as u64)
+    strides.last() == Some(&1) && input.0.iter().flatten().all(whole) && start.is_multiple_of(BYTES as u64)
 }
 
 /// A call whose operands are there.
@@ -103,7 +112,7 @@ struct AttentionRun<'a> {
     outputs: &'a [ResultSlot<'a>],
     drawn: Vec<Drawn>,
     step: &'a CubeTensor,
-    grouped: bool,
+    by: Multiply,
 }
 
 impl AttentionRun<'_> {
@@ -215,7 +224,7 @@ impl AttentionRun<'_> {
             decides: call.decided.is_some(),
             whole: self.rows().is_multiple_of(QUERIES)
                 && call.sizes[call.sizes.len() - 1].is_multiple_of(QUERIES),
-            grouped: self.grouped,
+            by: self.by,
             buffers: call.tiles.buffers,
             parts: call.parts.clone(),
         }
@@ -258,7 +267,8 @@ impl AttentionRun<'_> {
     /// Memory for a result that a kernel does not write.
     fn nothing(&self) -> TensorArg {
         let like = &self.inputs[0];
-        let (client, device, few) = (like.client.clone(), like.device.clone(), Extents::from([VECTOR]));
+        let (client, device, few) =
+            (like.client.clone(), like.device.clone(), Extents::from([self.by.vector()]));
         let nothing = empty_device_contiguous_dtype(client, device, few, BurnType::F32);
         self.walked(&nothing, &vec![None; self.call.sizes.len()])
     }
@@ -323,7 +333,7 @@ impl AttentionRun<'_> {
                 self.cubes(self.rows()),
                 CubeDim::new_1d(UNITS as u32),
                 self.address(),
-                VECTOR,
+                self.by.vector(),
                 2,
                 self.factor(0),
                 self.factor(1),
@@ -352,7 +362,7 @@ impl AttentionRun<'_> {
                 self.cubes(self.rows()),
                 CubeDim::new_1d(UNITS as u32),
                 self.address(),
-                VECTOR,
+                self.by.vector(),
                 2,
                 self.factor(0),
                 self.factor(1),
@@ -386,7 +396,7 @@ impl AttentionRun<'_> {
                 self.cubes(keys),
                 CubeDim::new_1d(UNITS as u32),
                 self.address(),
-                VECTOR,
+                self.by.vector(),
                 2,
                 self.factor(0),
                 self.factor(1),
@@ -427,7 +437,7 @@ impl AttentionRun<'_> {
                 CubeCount::Static(blocks as u32, 1, 1),
                 CubeDim::new_1d(UNITS as u32),
                 self.address(),
-                VECTOR,
+                self.by.vector(),
                 self.factor(0),
                 self.factor(1),
                 self.factor(2),

@@ -1,10 +1,10 @@
 //! Rows of queries, keys and values, from memory to tiles, and from accumulators to memory.
 
+use super::layout::{Multiply, TileShape, column, place};
 use super::scores::{AttentionShape, Space, base, row_offset};
 use super::staged::RowSource;
-use super::tiles::{TileShape, place};
 use crate::kernel::ptx::{copy_ahead, shared_address, show_to_products, wait_for_copies};
-use crate::kernel::tile::{PLANES, ROWS, Two, UNITS, VECTOR, write};
+use crate::kernel::tile::{PLANES, ROWS, Two, UNITS};
 use cubecl::prelude::*;
 use meshwright_plan::AttentionPart;
 
@@ -38,7 +38,7 @@ pub(super) fn load<E: Float, N: Size>(
                 is_there = first + row < select(comptime!(of_keys).runtime(), space.keys, space.rows);
             }
             let from = rows.at(space, select(is_there, first + row, 0u32), of_keys, comptime!(shape.clone()));
-            let from = from / VECTOR + vector as usize;
+            let from = from / comptime!(tile.by.vector()) + vector as usize;
             let bytes = select(is_there, 16u32, 0u32);
             copy_ahead(&source[from..from + 1], to + place(row, vector, tile) * 16u32, bytes, 16usize);
         }
@@ -73,6 +73,23 @@ pub(super) fn row_of_unit() -> u32 {
     UNIT_POS / 32 * comptime!(ROWS as u32) + UNIT_POS % 32 / 4
 }
 
+/// Writes a thread's part of a row that begins `at`, of the first or the second of its two.
+#[cube]
+fn write<O: Float, M: Size>(
+    out: &mut Tensor<Vector<O, M>>,
+    sums: &Array<Vector<f32, Two>>,
+    at: usize,
+    #[comptime] half: usize,
+    #[comptime] width: usize,
+    #[comptime] by: Multiply,
+) {
+    #[unroll]
+    for n in 0..comptime!(width / 8) {
+        let place = (at + column(n, by) as usize) / 2;
+        out[place] = Vector::<O, M>::cast_from(sums[2 * n + half]);
+    }
+}
+
 /// Writes accumulators of two queries, the first of which is `row`.
 #[cube]
 pub(super) fn write_queries<O: Float, M: Size>(
@@ -89,7 +106,7 @@ pub(super) fn write_queries<O: Float, M: Size>(
         let query = at.1 + comptime!(8 * half as u32);
         if comptime!(shape.whole) || query < space.rows {
             let offset = row_offset(&*out, space, query, comptime!(shape.clone()));
-            write(out, sums, start + offset, half, width);
+            write(out, sums, start + offset, half, width, comptime!(shape.by));
         }
     }
 }
@@ -112,7 +129,7 @@ pub(super) fn write_keys<O: Float, M: Size>(
         for half in 0..2usize {
             let key = at.1 + comptime!(8 * half as u32);
             if comptime!(shape.whole) || key < space.keys {
-                write(out, sums, start + key as usize * along, half, width);
+                write(out, sums, start + key as usize * along, half, width, comptime!(shape.by));
             }
         }
     }

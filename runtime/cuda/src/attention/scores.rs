@@ -4,7 +4,7 @@
 //! the queries of one; and the keys. All tensors have strides along these, 0 for a missing dim, and along a dim of
 //! their own.
 
-use super::tiles::TileShape;
+use super::layout::{Multiply, TileShape};
 use crate::kernel::drawn::Draw;
 use crate::kernel::program::ScalarProgram;
 use cubecl::prelude::*;
@@ -46,8 +46,7 @@ pub(super) struct AttentionShape {
     pub(super) decides: bool,
     /// No tile reaches beyond the last query or key.
     pub(super) whole: bool,
-    /// Four warps multiply together.
-    pub(super) grouped: bool,
+    pub(super) by: Multiply,
     /// Buffers of queries and cotangents for the gradients of keys and values.
     pub(super) buffers: usize,
     /// The parts to write.
@@ -83,7 +82,7 @@ impl AttentionShape {
 
     /// A tile of these rows and columns.
     pub(super) const fn tile(&self, rows: usize, width: usize) -> TileShape {
-        TileShape { rows, width, grouped: self.grouped }
+        TileShape { rows, width, by: self.by }
     }
 
     /// The operands of the scores that have only keys, or only queries, besides the outer dims.

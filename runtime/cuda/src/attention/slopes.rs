@@ -1,11 +1,10 @@
 //! The gradients of scores, in tiles whose rows are queries. Weights are computed again from the greatest scores and the sums.
 
 use super::decide::shift;
-use super::elements::{KeyTile, Which, element, key_in_tile, score};
+use super::elements::{KeyTile, Which, element, exponential, key_in_tile, score};
 use super::scores::{AttentionShape, Beside, QueryLine, Space, of_query};
 use super::staged::Staged;
 use super::stream::Both;
-use crate::kernel::exp2::exp;
 use crate::kernel::program::evaluate;
 use crate::kernel::tile::Two;
 use cubecl::prelude::*;
@@ -60,7 +59,8 @@ fn slope_at(
     let line = queries.lines.index(half);
     let at = element(beside, space, line, staged, tile, product, which, comptime!(shape.clone()));
     let score = score(&at, space, query, key, comptime!(shape.clone()));
-    let mut weight = exp(score - *queries.max.index(half)) * *queries.scale.index(half);
+    let relative = score - *queries.max.index(half);
+    let mut weight = exponential(relative, comptime!(shape.by)) * *queries.scale.index(half);
     // Beyond the end nothing is added, whatever is given for the last query.
     let is_within = query < space.rows && key < space.keys;
     if comptime!(!shape.whole) {

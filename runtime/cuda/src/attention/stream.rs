@@ -4,10 +4,11 @@
 
 use super::decide::next_wanted;
 use super::draws::load_bits;
+use super::layout::{TileShape, new_tiles, scratch_tile};
 use super::load::load;
 use super::scores::{AttentionShape, Beside, Space};
 use super::staged::{RowSource, Staged};
-use super::tiles::{TileShape, finish, new_tiles, products};
+use super::tiles::{finish, products};
 use crate::kernel::tile::Two;
 use cubecl::prelude::*;
 
@@ -104,6 +105,8 @@ impl<E: Float, N: Size> Pair<E, N> {
 #[derive(CubeType)]
 pub(super) struct Stream<E: Float, N: Size> {
     pub(super) pair: Pair<E, N>,
+    /// Left factors of products with a tile of keys, where threads multiply alone.
+    pub(super) scratch: Shared<[Vector<E, N>]>,
     pub(super) staged: Staged,
     pub(super) bits: Array<u32>,
 }
@@ -122,7 +125,9 @@ impl<E: Float, N: Size> Stream<E, N> {
         let pair = Pair::<E, N>::new(first, second, space, outer, of, comptime!(shape.clone()));
         let staged = Staged::new(beside, space, outer, comptime!(of.of_keys), comptime!(shape.clone()));
         let bits = Array::<u32>::new(comptime!(shape.draws.len().max(1)));
-        Stream::<E, N> { pair, staged, bits }
+        let scratch = comptime!(scratch_tile(if of.of_keys { of.rows } else { 0 }, shape.by));
+        let scratch = new_tiles::<E, N>(scratch, 1usize);
+        Stream::<E, N> { pair, scratch, staged, bits }
     }
 
     /// Begins to copy a tile; `at` is the outer position, the first query and key that are looked at then, and the buffer.

@@ -1,97 +1,12 @@
-//! Tiles of queries, keys and their operands in shared memory, and matmuls of these.
-//!
-//! If four warps multiply together (GPUs of compute capability 9.0), a tile is blocks of up to 64 columns with
-//! contiguous rows, and the vectors of a row are permuted by its index: the vectors that a matmul reads, or that
-//! threads write, at once lie in different banks (PTX ISA, section 9.7.15.5, "Shared Memory Matrix Layout"). Otherwise
-//! a vector of padding separates rows, as in `tile`.
+//! Matmuls of tiles of queries, keys and their operands in shared memory. Those of `f32` are in `exact`.
 
+use super::exact;
+use super::layout::{TileShape, place, scratch_tile};
 use crate::kernel::ptx::{
     Left, WarpgroupMatmul, arrived, begin_product, shared_address, store_matrices, store_two,
 };
-use crate::kernel::tile::{self, ROWS, Two, VECTOR, multiply, pitch};
+use crate::kernel::tile::{self, ROWS, Two, VECTOR, multiply};
 use cubecl::prelude::*;
-
-/// A tile of these rows and columns, or several adjacent ones.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct TileShape {
-    pub(super) rows: usize,
-    pub(super) width: usize,
-    /// Whether four warps multiply together.
-    pub(super) grouped: bool,
-}
-
-impl TileShape {
-    /// Columns of a block.
-    fn block(self) -> usize {
-        [64, 32].into_iter().find(|n| self.width.is_multiple_of(*n)).unwrap_or(ROWS)
-    }
-
-    /// Vectors of a row.
-    pub(super) fn in_row(self) -> usize {
-        self.width / VECTOR
-    }
-
-    /// Vectors of the whole.
-    pub(super) fn size(self) -> usize {
-        match (self.width, self.grouped) {
-            (0, _) => 0,
-            (_, true) => self.rows * self.in_row(),
-            (width, false) => self.rows * pitch(width),
-        }
-    }
-
-    /// Offsets of the vectors of each step over 16 columns from the first.
-    fn steps_over_columns(self) -> Vec<usize> {
-        let at = |column: usize| {
-            let (block, within) = (column / self.block(), column % self.block());
-            (block * self.rows * self.block() + within) / VECTOR
-        };
-        (0..self.width).step_by(16).map(at).collect()
-    }
-
-    /// The same of 16 rows.
-    fn steps_over_rows(self) -> Vec<usize> {
-        (0..self.rows).step_by(16).map(|row| row * self.block() / VECTOR).collect()
-    }
-
-    /// The constant bits of a tile's descriptor (PTX ISA, "Matrix Descriptor Format"): strides of blocks and of eight
-    /// rows, in vectors, and the permutation of vectors.
-    fn described(self) -> u64 {
-        let (block, eight) = (self.rows * self.block() / VECTOR, self.block());
-        let permuted: u64 = match self.block() {
-            64 => 1,
-            32 => 2,
-            _ => 3,
-        };
-        (block as u64) << 16 | (eight as u64) << 32 | permuted << 62
-    }
-}
-
-/// Memory for `many` tiles; one vector without columns, since an empty allocation would share its address with the
-/// next.
-#[cube]
-pub(super) fn new_tiles<E: Float, N: Size>(
-    #[comptime] shape: TileShape,
-    #[comptime] many: usize,
-) -> Shared<[Vector<E, N>]> {
-    let vectors = comptime!((many * shape.size()).max(1));
-    let aligned = comptime!(if shape.grouped { 1024usize } else { 16 });
-    Shared::<[Vector<E, N>]>::new_aligned_slice(vectors, aligned)
-}
-
-/// Index of a vector of a row of a tile.
-#[cube]
-pub(super) fn place(row: u32, vector: u32, #[comptime] shape: TileShape) -> u32 {
-    let mut at = row * comptime!(pitch(shape.width) as u32) + vector;
-    if comptime!(shape.grouped) {
-        let in_block = comptime!((shape.block() / VECTOR) as u32);
-        // Eight rows by 16 bytes go over all banks once, whatever a row of the block has.
-        let by = row / comptime!(8 / in_block) % in_block;
-        let (block, within) = (vector / in_block, vector % in_block);
-        at = (block * comptime!(shape.rows as u32) + row) * in_block + (within ^ by);
-    }
-    at
-}
 
 /// The descriptor of the tile that begins at that vector.
 #[cube]
@@ -157,7 +72,7 @@ pub(super) fn products<E: Float, N: Size>(
     #[comptime] from: usize,
     #[comptime] columns: usize,
 ) {
-    if comptime!(left.grouped) {
+    if comptime!(left.by.is_grouped()) {
         let product = comptime!(WarpgroupMatmul {
             columns,
             left: Left::Shared { at: left.steps_over_columns(), by_columns: false },
@@ -170,6 +85,8 @@ pub(super) fn products<E: Float, N: Size>(
         let none = Sequence::<Vector<E, Two>>::new();
         let all = begin_product::<E>(Sequence::<f32>::new(), none, a, b, product);
         put_back(&all, sums, comptime!(columns / 4));
+    } else if comptime!(left.by.is_exact()) {
+        exact::products::<E, N>(rows, rows_at, others, others_at, sums, left, right, from, columns);
     } else {
         let width = comptime!(left.width);
         let plane_row = UNIT_POS / 32 * comptime!(ROWS as u32);
@@ -186,12 +103,27 @@ pub(super) fn products<E: Float, N: Size>(
     }
 }
 
-/// Writes halves of a thread's two rows into a tile, from a vector on, in the columns of these accumulators.
+/// Writes factors of a thread's two rows into a tile for [`accumulate_columns`], from a column on, in the columns of these accumulators.
 #[cube]
 pub(super) fn store<E: Float, N: Size>(
+    factors: &Sequence<Vector<E, Two>>,
+    tile: &Shared<[Vector<E, N>]>,
+    #[comptime] start: usize,
+    #[comptime] columns: usize,
+    #[comptime] shape: TileShape,
+) {
+    if comptime!(shape.by.is_exact()) {
+        exact::store_columns::<E, N>(factors, tile, start, columns, shape);
+    } else {
+        store_halves::<E, N>(factors, tile, start, columns, shape);
+    }
+}
+
+#[cube]
+fn store_halves<E: Float, N: Size>(
     halves: &Sequence<Vector<E, Two>>,
     tile: &Shared<[Vector<E, N>]>,
-    #[comptime] vector: usize,
+    #[comptime] start: usize,
     #[comptime] columns: usize,
     #[comptime] shape: TileShape,
 ) {
@@ -199,8 +131,8 @@ pub(super) fn store<E: Float, N: Size>(
     let (plane_row, lane) = (UNIT_POS / 32 * comptime!(ROWS as u32), UNIT_POS % 32);
     #[unroll]
     for pair in 0..comptime!(columns / 16) {
-        let first = comptime!((vector + 2 * pair) as u32);
-        if comptime!(shape.grouped) {
+        let first = comptime!((start / VECTOR + 2 * pair) as u32);
+        if comptime!(shape.by.is_grouped()) {
             let at = place(plane_row + lane % 16, first + lane / 16, shape);
             let mut four = Sequence::<Vector<E, Two>>::new();
             #[unroll]
@@ -219,9 +151,9 @@ pub(super) fn store<E: Float, N: Size>(
     }
 }
 
-/// Two numbers of each register of accumulators as halves, which are left factors of a next product.
+/// Two numbers of each register of accumulators as left factors of a next product.
 #[cube]
-pub(super) fn halves<E: Float>(
+pub(super) fn factors<E: Float>(
     sums: &Array<Vector<f32, Two>>,
     #[comptime] columns: usize,
 ) -> Sequence<Vector<E, Two>> {
@@ -234,16 +166,17 @@ pub(super) fn halves<E: Float>(
 }
 
 /// Begins to add to `sums` the product of `factors`, which are accumulators of as many columns as the tile has rows, and the
-/// tile.
+/// tile. Threads that multiply alone exchange factors by `scratch`; see [`scratch_tile`].
 #[cube]
 pub(super) fn accumulate<E: Float, N: Size>(
     factors: &Sequence<Vector<E, Two>>,
+    scratch: &Shared<[Vector<E, N>]>,
     tiles: &Shared<[Vector<E, N>]>,
     at: u32,
     sums: &mut Array<Vector<f32, Two>>,
     #[comptime] shape: TileShape,
 ) {
-    if comptime!(shape.grouped) {
+    if comptime!(shape.by.is_grouped()) {
         let product = comptime!(WarpgroupMatmul {
             columns: shape.width,
             left: Left::Registers,
@@ -255,6 +188,10 @@ pub(super) fn accumulate<E: Float, N: Size>(
         let right = descriptor(tiles, at, shape);
         let all = begin_product::<E>(singly(sums, many), factors.clone(), 0u64, right, product);
         put_back(&all, sums, many);
+    } else if comptime!(shape.by.is_exact()) {
+        let left = comptime!(scratch_tile(shape.rows, shape.by));
+        exact::exchange::<E, N>(factors, scratch, left);
+        exact::accumulate::<E, N>(scratch, tiles, at, sums, left, shape);
     } else {
         #[unroll]
         for k in 0..comptime!(shape.rows / 16) {
@@ -288,7 +225,7 @@ pub(super) fn accumulate_columns<E: Float, N: Size>(
     #[comptime] left: TileShape,
     #[comptime] shape: TileShape,
 ) {
-    if comptime!(shape.grouped) {
+    if comptime!(shape.by.is_grouped()) {
         let product = comptime!(WarpgroupMatmul {
             columns: shape.width,
             left: Left::Shared { at: left.steps_over_rows(), by_columns: true },
@@ -301,6 +238,8 @@ pub(super) fn accumulate_columns<E: Float, N: Size>(
         let none = Sequence::<Vector<E, Two>>::new();
         let all = begin_product::<E>(singly(sums, many), none, a, b, product);
         put_back(&all, sums, many);
+    } else if comptime!(shape.by.is_exact()) {
+        exact::accumulate::<E, N>(columns, tiles, at, sums, left, shape);
     } else {
         let plane_row = UNIT_POS / 32 * comptime!(ROWS as u32);
         #[unroll]

@@ -222,6 +222,16 @@ pub(crate) fn store_two<E: Float>(two: Vector<E, Const<2>>, to: u32) {
     })
 }
 
+/// Stores a number at an address in shared memory.
+#[cube]
+pub(crate) fn store_one(number: f32, to: u32) {
+    intrinsic!(|scope| {
+        let (number, to) =
+            (ExpandValue::from(number).read_value(scope), ExpandValue::from(to).read_value(scope));
+        instruction(scope, "st.shared.f32 [$0], $1;", "r,f,~{memory}", vec![to, number], vec![]);
+    })
+}
+
 /// Stores four matrices of 8 rows by 8 halves, as accumulators have them; lane 8 `i` + `r` has the address of row `r` of the
 /// `i`-th (PTX ISA, `stmatrix`).
 #[cube]

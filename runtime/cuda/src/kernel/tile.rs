@@ -166,19 +166,3 @@ pub(crate) fn row_max(x: f32) -> f32 {
     let x = max(x, plane_shuffle_xor(x, 1u32));
     max(x, plane_shuffle_xor(x, 2u32))
 }
-
-/// Writes a thread's part of an accumulator's row, of the first or the second eight, that begins `at`.
-#[cube]
-pub(crate) fn write<O: Float, M: Size>(
-    out: &mut Tensor<Vector<O, M>>,
-    sums: &Array<Vector<f32, Two>>,
-    at: usize,
-    #[comptime] half: usize,
-    #[comptime] width: usize,
-) {
-    #[unroll]
-    for n in 0..comptime!(width / 8) {
-        let place = at / 2 + comptime!(4 * n) + (UNIT_POS % 4) as usize;
-        out[place] = Vector::<O, M>::cast_from(sums[2 * n + half]);
-    }
-}

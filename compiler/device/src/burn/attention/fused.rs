@@ -22,13 +22,13 @@ fn apart(local: &Local, own: &[Dim]) -> Vec<Dim> {
 
 /// The reason why these dtypes of operands have no kernel.
 fn no_kernel_for_dtypes(at: AttentionOperands, reads: &[Local]) -> Option<NoAttentionKernel> {
-    let half = reads[0].dtype;
-    if !half.is_half() {
-        return Some(NoAttentionKernel::Wide(half));
+    let own = reads[0].dtype;
+    if !own.is_half() && own != DType::F32 {
+        return Some(NoAttentionKernel::Wide(own));
     }
     let mut factors = [Some(1), at.values].into_iter().flatten().map(|i| reads[i].dtype);
-    if let Some(other) = factors.find(|other| *other != half) {
-        return Some(NoAttentionKernel::Mixed(half, other));
+    if let Some(other) = factors.find(|other| *other != own) {
+        return Some(NoAttentionKernel::Mixed(own, other));
     }
     let mut beside = reads[at.extras..].iter().map(|l| l.dtype);
     let unknown = beside.find(|dtype| *dtype == DType::U8 || dtype.is_pair() || *dtype == DType::F64);
@@ -58,13 +58,13 @@ impl Lower<'_> {
             Err(because) => return Ok(Some(because)),
         };
         let at = AttentionOperands::of(parts);
-        let half = reads[0].dtype;
+        let dtype = reads[0].dtype;
         let own = |i: usize| if i < 2 { &spec.width } else { &spec.values };
         let mut inputs: Vec<Val> = vec![];
         for i in multiplied(at) {
             // If only the cotangent is wider, it is rounded as the factors of matmuls are.
             let val = self.own_last(&reads[i], own(i));
-            inputs.push(self.graph.cast(val, stored_as(half)));
+            inputs.push(self.graph.cast(val, stored_as(dtype)));
             call.inputs.push(AttentionInput(places(&space, &apart(&reads[i], own(i)))));
         }
         let given = [at.max, at.scale, at.delta].into_iter().flatten();
@@ -124,8 +124,8 @@ impl Lower<'_> {
         }
         let elements = |dims: &[Dim]| Self::sizes(dims, &reads.iter().collect::<Vec<_>>()).iter().product();
         let values = values.map_or(0, |_| elements(&spec.values));
-        let (half, shared) = (reads[0].dtype, self.graph.target.shared_memory);
-        let sizes = AttentionFactors { half, width: elements(&spec.width), values, shared };
+        let (dtype, shared) = (reads[0].dtype, self.graph.target.shared_memory);
+        let sizes = AttentionFactors { dtype, width: elements(&spec.width), values, shared };
         let draws = spec.draws.iter().map(|drawn| space.draw(&self.context, drawn, &reads[0]));
         let draws = draws.collect::<Result<_, _>>()?;
         Ok(AttentionCall::new(spec, parts, &space, &sizes, draws).map(|call| (space, call)))

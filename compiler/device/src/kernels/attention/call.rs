@@ -35,7 +35,7 @@ pub struct AttentionOutput {
     pub shape: Vec<usize>,
 }
 
-/// An attention of half types on one device.
+/// An attention of half types or of `f32` on one device.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AttentionCall {
     /// Parts that the step computes, one for each result.
@@ -124,7 +124,8 @@ impl AttentionBitsKey<'_> {
 
 /// The operands that an attention multiplies.
 pub(crate) struct AttentionFactors {
-    pub half: DType,
+    /// That of queries, keys and values.
+    pub dtype: DType,
     /// Width of queries and keys.
     pub width: usize,
     /// Width of values; 0 if there are none.
@@ -165,9 +166,9 @@ impl AttentionCall {
             return Err(NoAttentionKernel::Positions(most));
         }
         let program = |of| {
-            let (of, half) = (space.renumbered(of, spec), factors.half);
-            let lacking = || NoAttentionKernel::Function(ScalarProgram::lacking(&of, half));
-            ScalarProgram::of(&of, half).ok_or_else(lacking)
+            let (of, dtype) = (space.renumbered(of, spec), factors.dtype);
+            let lacking = || NoAttentionKernel::Function(ScalarProgram::lacking(&of, dtype));
+            ScalarProgram::of(&of, dtype).ok_or_else(lacking)
         };
         Ok(AttentionCall {
             parts: parts.to_vec(),
@@ -239,13 +240,13 @@ fn tiles(
     parts: &[AttentionPart],
     factors: &AttentionFactors,
 ) -> Result<AttentionTiles, NoAttentionKernel> {
-    let AttentionFactors { half, width, values, shared } = *factors;
-    let of = AttentionWidths { width, values, bytes: half.bytes() };
+    let AttentionFactors { dtype, width, values, shared } = *factors;
+    let of = AttentionWidths { width, values, bytes: dtype.bytes() };
     if width == 0 || !of.takes(width, ROWS) {
-        return Err(NoAttentionKernel::Width(width));
+        return Err(NoAttentionKernel::Width { width, widest: of.widest() });
     }
     if !of.takes(values, ROWS) {
-        return Err(NoAttentionKernel::ValuesWidth(values));
+        return Err(NoAttentionKernel::ValuesWidth { width: values, widest: of.widest() });
     }
     let has = |part| parts.contains(&part);
     let passes = AttentionPasses {

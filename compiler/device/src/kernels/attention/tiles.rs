@@ -7,8 +7,8 @@ use super::call::DECIDED;
 use crate::error::NoAttentionKernel;
 use serde::{Deserialize, Serialize};
 
-/// Widest row of queries, keys or values, in bytes: 256 elements of a half type. The gradient of keys needs four tiles of 64 rows,
-/// and one of scores: 141 KiB with such rows, of the 163 KiB that a block may have at compute capability 8.0.
+/// Widest row of queries, keys or values, in bytes: 256 elements of a half type, or 128 of `f32`. The gradient of keys needs four tiles of 64
+/// rows, and one of scores: 141 or 149 KiB with such rows, of the 163 KiB that a block may have at compute capability 8.0.
 const WIDEST: usize = 512;
 
 /// Elements of a row of queries, keys or values in a vector of 16 bytes, which separates two rows of a tile.
@@ -43,16 +43,18 @@ pub(crate) struct AttentionPasses {
 /// Tiles of an attention's kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AttentionTiles {
-    /// Keys that the forward pass processes at a time: 64, or 32 where values are so wide that 64 keys with two buffers would take most of the
-    /// shared memory of a multiprocessor.
+    /// Keys that the forward pass processes at a time: 64, or 32 where rows are so wide that 64 keys with two buffers would take most of the
+    /// shared memory of a multiprocessor: 256 bytes of a half type, all of `f32`.
     pub forward: usize,
-    /// Keys that the gradient of queries processes at a time: 64, or 32 beyond 64 elements, whose sums leave fewer registers for scores.
+    /// Keys that the gradient of queries processes at a time: 64, or 32 beyond 64 elements, whose sums leave fewer registers for scores, and
+    /// for `f32`.
     pub query_grad: usize,
     /// Keys whose scores the gradients of keys and values have in registers at a time, by the same rule.
     pub key_grad: usize,
     /// Buffers of queries and cotangents in that kernel: 2, so that a tile is copied while another is processed, or 1 where two do not fit.
     pub buffers: usize,
-    /// The gradients of keys and of values are two launches: their sums together would be more than 128 registers of a thread.
+    /// The gradients of keys and of values are two launches: their sums together would be more than 128 registers of a thread, or their
+    /// tiles of `f32` more than the shared memory of a block.
     pub apart: bool,
 }
 
@@ -65,6 +67,16 @@ impl AttentionWidths {
     /// Bytes of a tile as wide as queries and one as wide as values.
     fn pair(self, rows: usize) -> usize {
         self.tile(rows, self.width) + self.tile(rows, self.values)
+    }
+
+    /// Bytes of two buffers of keys and values, and of the factors of a product with these by which threads that multiply alone share rows.
+    fn streamed(self, keys: usize) -> usize {
+        2 * self.pair(keys) + if self.is_exact() { self.tile(DECIDED, keys) } else { 0 }
+    }
+
+    /// True if factors are `f32`, which threads multiply without tensor cores.
+    fn is_exact(self) -> bool {
+        self.bytes == 4
     }
 
     /// True if rows of so many elements have kernels: multiples of `step`.
@@ -90,10 +102,10 @@ impl AttentionTiles {
         operands: usize,
         shared: usize,
     ) -> Result<AttentionTiles, NoAttentionKernel> {
-        let widest = of.width.max(of.values);
-        let columns = if widest > 64 { 32 } else { 64 };
+        let (widest, exact) = (of.width.max(of.values), of.is_exact());
+        let columns = if widest > 64 || exact { 32 } else { 64 };
         let mut tiles = AttentionTiles {
-            forward: if widest > 128 { 32 } else { 64 },
+            forward: if widest > 128 || exact { 32 } else { 64 },
             query_grad: columns,
             key_grad: columns,
             buffers: 2,
@@ -104,8 +116,8 @@ impl AttentionTiles {
             tiles.buffers = 1;
         }
         let needs = [
-            (passes.forward, of.tile(DECIDED, of.width) + 2 * of.pair(tiles.forward)),
-            (passes.query_grad, of.pair(DECIDED) + 2 * of.pair(tiles.query_grad)),
+            (passes.forward, of.tile(DECIDED, of.width) + of.streamed(tiles.forward)),
+            (passes.query_grad, of.pair(DECIDED) + of.streamed(tiles.query_grad)),
             (passes.key_grad, tiles.of_key_grad(of)),
             (passes.bias_grad, 2 * of.pair(DECIDED)),
         ];
@@ -173,6 +185,20 @@ mod tests {
         let wide = AttentionTiles { forward: 32, query_grad: 32, key_grad: 32, buffers: 2, apart: true };
         assert_eq!(halves(256, 256, SHARED[2]), Ok(wide));
         assert_eq!(halves(256, 256, SHARED[0]), Ok(AttentionTiles { buffers: 1, ..wide }));
+    }
+
+    #[test]
+    fn tiles_of_f32_fit_up_to_128() {
+        for shared in [SHARED[0], SHARED[2]] {
+            for width in (16..=128).step_by(16) {
+                for values in (16..=128).step_by(16) {
+                    let of = AttentionWidths { width, values, bytes: 4 };
+                    let tiles = AttentionTiles::of(of, ALL, 8, shared).unwrap();
+                    assert_eq!(tiles.apart, width + values > 128, "{width} and {values}");
+                    assert_eq!([tiles.forward, tiles.query_grad, tiles.key_grad], [32; 3]);
+                }
+            }
+        }
     }
 
     #[test]
