@@ -113,8 +113,9 @@ fn a_value_has_one_scale_on_all_devices() {
 /// Rows, summed elements and columns of a layer.
 type Sizes = [usize; 3];
 
-/// A layer and its gradients: its result with a bias and a function, the gradient of its operand added to another, and that of its weight.
-/// Operands are numbers of `bf16` up to a size of their own, so that each factor has its own scale; `wrong` is an element of the operand.
+/// A layer and its gradients: its result with a bias and a function, the gradient of its operand added to another, and that of
+/// its weight. Operands are numbers of `bf16` up to a size of their own, so that each factor has its own scale; `wrong` is an
+/// element of the operand.
 fn layer([rows, summed, columns]: Sizes, wrong: Option<f64>) -> (Graph, Bound, Vec<(&'static str, Id)>) {
     let mut g = Graph::new(Dims::default());
     let [r, d, h] = [("r", rows), ("d", summed), ("h", columns)].map(|(n, size)| g.dims.add(n, size));
@@ -261,8 +262,8 @@ fn layers_in_fp8_are_the_same_on_a_gpu() {
     }
 }
 
-/// Codes with scales give the bits that numbers of `bf16` give: both sum exact products in one order. The plain product of the reference sums in
-/// another one where it has no epilogue.
+/// Codes with scales give the bits that numbers of `bf16` give: both sum exact products in one order. The plain product of the
+/// reference sums in another one where it has no epilogue.
 #[test]
 fn codes_give_the_bits_of_numbers_of_bf16() {
     let (g, bound, outputs) = layer([32, 48, 16], None);

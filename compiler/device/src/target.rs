@@ -55,8 +55,8 @@ const TENSOR_CORES: (u32, u32) = (8, 0);
 /// Least compute capability whose tensor cores multiply FP8 (NVIDIA, *cuBLAS*, "cublasLtMatmul").
 const FP8: (u32, u32) = (8, 9);
 
-/// Bytes of shared memory that a block may have at a compute capability (CUDA C++ Programming Guide, "Technical Specifications per Compute
-/// Capability"); of one that is not listed those of the smallest after 8.0.
+/// Bytes of shared memory that a block may have at a compute capability (CUDA C++ Programming Guide, "Technical Specifications
+/// per Compute Capability"); of one that is not listed those of the smallest after 8.0.
 fn shared_memory(capability: (u32, u32)) -> usize {
     let kibibytes = match capability {
         (7, 5) => 64,

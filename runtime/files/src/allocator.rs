@@ -100,7 +100,8 @@ mod tests {
     use super::{DiagnosedAllocator, try_reserve};
     use std::alloc::{GlobalAlloc, Layout};
 
-    /// Blocks of every size and alignment are aligned, keep their contents when they grow and shrink, and are zeroed where asked for.
+    /// Blocks of every size and alignment are aligned, keep their contents when they grow and shrink, and are zeroed where
+    /// asked for.
     #[test]
     fn blocks_are_aligned_and_keep_their_contents() {
         let allocator = DiagnosedAllocator { end: |bytes| panic!("no {bytes} bytes") };

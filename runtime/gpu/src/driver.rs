@@ -136,8 +136,8 @@ impl Driver {
         self.check("cuStreamSynchronize", unsafe { (waiting.synchronize)(stream) })
     }
 
-    /// Lets this thread ask for memory and for the state of events while any thread records a graph; by default the driver refuses that,
-    /// and breaks off the recording.
+    /// Lets this thread ask for memory and for the state of events while any thread records a graph; by default the driver
+    /// refuses that, and breaks off the recording.
     ///
     /// # Errors
     /// Errors of the driver.

@@ -35,7 +35,8 @@ pub(crate) fn exchange_mode(mode: c_int) -> c_int {
     MODE.replace(mode)
 }
 
-/// Whether this thread may not ask for memory, or for the state of events, since some thread captures. That breaks the captures off.
+/// Whether this thread may not ask for memory, or for the state of events, since some thread captures. That breaks the captures
+/// off.
 pub(crate) fn is_prohibited() -> bool {
     if MODE.get() == RELAXED {
         return false;

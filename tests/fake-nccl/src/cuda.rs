@@ -440,7 +440,8 @@ pub(crate) unsafe fn allocate(address: *mut u64, bytes: usize, gpu: c_int) -> c_
 /// Memory, of a GPU or of the host.
 pub(crate) fn allocated(bytes: usize, of: c_int) -> usize {
     let words = bytes.div_ceil(8);
-    // Where kernels run not zero, so that what nobody wrote shows. Else the system gives memory when it is touched, which may be never.
+    // Where kernels run not zero, so that what nobody wrote shows. Else the system gives memory when it is touched, which may
+    // be never.
     let memory = if *RUN { vec![0xa5a5_a5a5_a5a5_a5a5u64; words] } else { vec![0; words] };
     let memory = Box::leak(memory.into_boxed_slice());
     let start = memory.as_mut_ptr() as usize;
@@ -448,8 +449,8 @@ pub(crate) fn allocated(bytes: usize, of: c_int) -> usize {
     start
 }
 
-/// Waits for all work of the GPU before it frees where kernels run, as the driver does: they may still use the memory. Not for that of other GPUs,
-/// which may wait in a collective for this one.
+/// Waits for all work of the GPU before it frees where kernels run, as the driver does: they may still use the memory. Not for
+/// that of other GPUs, which may wait in a collective for this one.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemFree_v2(address: u64) -> c_int {
     if is_prohibited() {

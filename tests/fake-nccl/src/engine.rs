@@ -1,6 +1,6 @@
-//! What an engine of kernels needs of the driver beside streams: memory in their order, modules, launches and graphs. Kernels compute
-//! nothing unless `FAKE_CUDA_KERNELS=run` asks for it: what they would write stays as it is. All else is as the engine asked for it, so
-//! that its calls, their order and what they cost the host can be had without a GPU.
+//! What an engine of kernels needs of the driver beside streams: memory in their order, modules, launches and graphs. Kernels
+//! compute nothing unless `FAKE_CUDA_KERNELS=run` asks for it: what they would write stays as it is. All else is as the engine
+//! asked for it, so that its calls, their order and what they cost the host can be had without a GPU.
 
 use crate::capture::{Graph, UNSUPPORTED, exchange_mode, is_prohibited};
 use crate::cuda::{HOST, INVALID_VALUE, SUCCESS, allocate, allocated, cuMemFree_v2, freed, is_device_memory};

@@ -1,5 +1,5 @@
-//! Kernels that compute, where `FAKE_CUDA_KERNELS=run` asks for it: modules are parsed, and launches run in the order of their stream.
-//! An error of a kernel stays, as on a GPU: each later call that could tell of it returns it.
+//! Kernels that compute, where `FAKE_CUDA_KERNELS=run` asks for it: modules are parsed, and launches run in the order of their
+//! stream. An error of a kernel stays, as on a GPU: each later call that could tell of it returns it.
 
 use crate::cuda::{INVALID_VALUE, current, piece};
 use crate::faults::{error_of, set_error};

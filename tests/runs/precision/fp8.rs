@@ -306,8 +306,8 @@ fn a_gpu_computes_what_threads_do() {
     }
 }
 
-/// All matmuls of layers of transformers are in 8 bits on a GPU, also those of a device with a part of the weights; where weights are gathered, those
-/// alone that read none.
+/// All matmuls of layers of transformers are in 8 bits on a GPU, also those of a device with a part of the weights; where
+/// weights are gathered, those alone that read none.
 #[test]
 fn matmuls_of_transformers_are_in_8_bits_on_a_gpu() {
     for model in ["gpt", "bert"] {
@@ -373,7 +373,8 @@ fn a_run_goes_on_in_fp8_and_is_evaluated() {
     assert_eq!(said.code, Some(0), "{}", said.err);
 }
 
-/// A device that multiplies no FP8 runs products of 8 bits as those of `bf16`: a note says so of what a device does, and of how long it takes.
+/// A device that multiplies no FP8 runs products of 8 bits as those of `bf16`: a note says so of what a device does, and of how
+/// long it takes.
 #[test]
 fn a_note_says_how_products_run() {
     for (args, noted) in [

@@ -107,7 +107,8 @@ fn scales_agree(one: &Trained, split: &Trained, name: &str) {
     assert!(equal as f64 > 0.7 * pairs.len() as f64, "{name}: {equal} of {}", pairs.len());
 }
 
-/// A factor in a loop has a history for each iteration, also where iterations are stages, and where parts of the batch come one after the other.
+/// A factor in a loop has a history for each iteration, also where iterations are stages, and where parts of the batch come one
+/// after the other.
 #[test]
 fn gpt_trains_with_a_history_under_every_layout() {
     let dir = tempfile::tempdir().unwrap();
@@ -199,7 +200,8 @@ fn no_product_waits_for_a_maximum() {
     assert_eq!(states.filter(|i| i.name.starts_with("fp8/")).count(), 3);
 }
 
-/// A run that goes on has the losses of one that did not stop; one that goes on in another precision, or with another history, begins a new one.
+/// A run that goes on has the losses of one that did not stop; one that goes on in another precision, or with another history,
+/// begins a new one.
 #[test]
 fn a_history_goes_on() {
     let dir = folder(SMALL);

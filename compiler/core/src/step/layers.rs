@@ -1,8 +1,8 @@
 //! Which products are those of layers: in a program of `fp8` their factors have 8 bits, and so have those of their gradients.
 //!
-//! Before: the graph of a program. After: the same, in which products of layers are marked, so that what differentiates them marks their
-//! gradients. A product is one of a layer if it multiplies an activation by a parameter, or by what is made of parameters alone, and what
-//! it gives is stored in the half type. So these are not, and stay in `bf16`:
+//! Before: the graph of a program. After: the same, in which products of layers are marked, so that what differentiates them
+//! marks their gradients. A product is one of a layer if it multiplies an activation by a parameter, or by what is made of
+//! parameters alone, and what it gives is stored in the half type. So these are not, and stay in `bf16`:
 //!
 //! - the first layer, which multiplies a parameter by data, or looks it up;
 //! - the last one, whose result a loss takes in full; likewise the scores by which experts are chosen;

@@ -13,9 +13,9 @@
 //! Values that cross the boundary of a loop have one dtype on both sides, and a carry has the dtype of its next value.
 //! So carries that become each other have one dtype, which depends on all of them: the classes are a fixpoint.
 //!
-//! A step in `fp8` is one in `bf16` in which products of layers (`layers.rs`) read factors that are rounded once more, to 8 bits
-//! ([`Quantized`]): in the forward pass to E4M3, in the backward pass a cotangent to E5M2 and the other factor to E4M3. A rounded factor is a
-//! number of `bf16`, so a device without such products computes what one that has them does.
+//! A step in `fp8` is one in `bf16` in which products of layers (`layers.rs`) read factors that are rounded once more, to 8
+//! bits ([`Quantized`]): in the forward pass to E4M3, in the backward pass a cotangent to E5M2 and the other factor to E4M3. A
+//! rounded factor is a number of `bf16`, so a device without such products computes what one that has them does.
 
 use crate::passes::linear::linearized;
 use crate::passes::normalize::rebuild;
@@ -77,8 +77,8 @@ pub fn assign(step: StepGraph) -> StepGraph {
     linearized(out)
 }
 
-/// The same step in which products read factors that are rounded to TF32. All values stay `f32`, so a device that has no such products
-/// computes what one that has them does.
+/// The same step in which products read factors that are rounded to TF32. All values stay `f32`, so a device that has no such
+/// products computes what one that has them does.
 fn with_rounded_factors(step: &StepGraph) -> StepGraph {
     linearized(rebuild(step, |g, mut node, id| {
         if precision(&step.graph, id) == Precision::Products {
@@ -106,7 +106,8 @@ fn beside(g: &mut Graph, x: Id, rounding: impl Op + 'static) -> Id {
     rounded
 }
 
-/// The format of a factor: cotangents need the range of E5M2. A value of the forward pass is read in the body of a backward loop as a slice of its stack.
+/// The format of a factor: cotangents need the range of E5M2. A value of the forward pass is read in the body of a backward
+/// loop as a slice of its stack.
 fn format_of(g: &Graph, mut x: Id) -> Fp8 {
     while g.node(x).origin.phase == Phase::Backward {
         let node = g.node(x);
@@ -131,8 +132,8 @@ fn copied(g: &Graph, mut x: Id) -> Id {
     }
 }
 
-/// A value in another of the two dtypes. Down to the half type the cast belongs to the value, up to `f32` to who reads it: so what
-/// is moved between devices is the half type. What can be made anywhere is cast where it is read.
+/// A value in another of the two dtypes. Down to the half type the cast belongs to the value, up to `f32` to who reads it: so
+/// what is moved between devices is the half type. What can be made anywhere is cast where it is read.
 fn cast(g: &mut Graph, x: Id, to: DType, reader: &Origin) -> Id {
     let node = g.node(x);
     let from = node.ty.dtype;
@@ -339,8 +340,8 @@ fn readers(g: &Graph) -> IdVec<Id, Vec<Id>> {
     readers
 }
 
-/// A sum of a cotangent that all others round reads the rounded copy too: the gradient of the bias beside that of the weight. So nobody needs
-/// the one in full, which of logits is the largest value of a step.
+/// A sum of a cotangent that all others round reads the rounded copy too: the gradient of the bias beside that of the weight.
+/// So nobody needs the one in full, which of logits is the largest value of a step.
 fn read_rounded(g: &Graph, choices: &mut IdVec<Id, Choice>, readers: &IdVec<Id, Vec<Id>>, half: DType) {
     let back = |id: Id| g.node(id).origin.phase == Phase::Backward;
     for x in g.ids() {

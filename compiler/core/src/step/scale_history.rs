@@ -1,12 +1,14 @@
-//! Scales of 8-bit factors by the history of maxima ("delayed scaling" of Transformer Engine): the scale of a step is known before the
-//! step computes anything, so that no product waits for a maximum, nor for other devices.
+//! Scales of 8-bit factors by the history of maxima ("delayed scaling" of Transformer Engine): the scale of a step is known
+//! before the step computes anything, so that no product waits for a maximum, nor for other devices.
 //!
-//! A factor has a state of `steps` numbers for each iteration of the loops that it is in: the logarithms of the scales that fit the maxima of the
-//! last steps. The least of them is the scale's. A step writes its own over the oldest one. A factor without a maximum so far (its elements
-//! were all 0, or one was not finite) has the scale 1, and so has every factor in the first step.
+//! A factor has a state of `steps` numbers for each iteration of the loops that it is in: the logarithms of the scales that fit
+//! the maxima of the last steps. The least of them is the scale's. A step writes its own over the oldest one. A factor without
+//! a maximum so far (its elements were all 0, or one was not finite) has the scale 1, and so has every factor in the first
+//! step.
 //!
-//! A maximum over the batch is no sum of maxima over its parts, which a loop over microbatches could add. Counts of examples are: each example
-//! counts for the logarithm of the scale that fits it, and the least logarithm with a count is that of the batch.
+//! A maximum over the batch is no sum of maxima over its parts, which a loop over microbatches could add. Counts of examples
+//! are: each example counts for the logarithm of the scale that fits it, and the least logarithm with a count is that of the
+//! batch.
 
 use crate::step::step_graph::{OutputKind, StepGraph, StepOutput};
 use meshwright_ops::{
@@ -29,14 +31,14 @@ const NONE: f64 = 126.0;
 /// Paths of the states begin so.
 const PREFIX: &str = "fp8/";
 
-/// Whether a state is the history of a factor's scales: a run that continues in another precision, or with another number of steps, begins
-/// it anew.
+/// Whether a state is the history of a factor's scales: a run that continues in another precision, or with another number of
+/// steps, begins it anew.
 pub fn is_scale_history(path: &str) -> bool {
     path.starts_with(PREFIX) && Fp8::ALL.iter().any(|f| path.ends_with(&format!("/{}", f.name())))
 }
 
 /// A factor: the value of the step that it is a copy of, the format, and the dims of the loops that it is in.
-type Factor = (Id, Fp8, Vec<Dim>);
+type HistoryKey = (Id, Fp8, Vec<Dim>);
 
 /// The histories of a step while its precision is assigned.
 pub(super) struct ScaleHistory {
@@ -46,15 +48,15 @@ pub(super) struct ScaleHistory {
     /// Dims of the last steps, and of logarithms.
     dims: Option<[Dim; 2]>,
     /// Scales of this step, around all loops.
-    scales: SortedMap<Factor, Id>,
+    scales: SortedMap<HistoryKey, Id>,
     /// Values in 8 bits.
     rounded: SortedMap<(Id, Fp8), Id>,
     paths: SortedSet<String>,
-    written: Vec<Written>,
+    written: Vec<NextScale>,
 }
 
 /// A state, with what this step adds to it.
-struct Written {
+struct NextScale {
     path: String,
     leaf: Id,
     own: Id,
@@ -100,7 +102,7 @@ impl ScaleHistory {
     }
 
     /// Adds the state of a factor, and notes what this step writes; the scale of the step.
-    fn state(&mut self, g: &mut Graph, x: Id, factor: Factor, loops: &[RepeatId]) -> Id {
+    fn state(&mut self, g: &mut Graph, x: Id, factor: HistoryKey, loops: &[RepeatId]) -> Id {
         let cursor = g.cursor.clone();
         let format = factor.1;
         let path = (1..)
@@ -125,7 +127,7 @@ impl ScaleHistory {
         let logarithm = g.choose(any, least, one);
         let scale = power(g, logarithm);
         (g.cursor, g.scope) = (cursor, scope);
-        self.written.push(Written { path, leaf, own });
+        self.written.push(NextScale { path, leaf, own });
         self.scales.insert(factor, scale);
         scale
     }
@@ -205,7 +207,7 @@ impl ScaleHistory {
         let g = &mut step.graph;
         g.scope = None;
         let mut known = g.ids().find(|i| g.node(*i).op.kind() == Kind::Input(InputOpKind::StepNumber));
-        for Written { path, leaf, own } in self.written {
+        for NextScale { path, leaf, own } in self.written {
             g.cursor = Origin { phase: Phase::Update, layer: false, ..g.node(leaf).origin.clone() };
             let number = *known.get_or_insert_with(|| {
                 let ty = Type::new(DType::F32, []);
@@ -243,7 +245,8 @@ fn power(g: &mut Graph, logarithm: Id) -> Id {
     g.unary(&POWER_OF_TWO, between)
 }
 
-/// A value rounded to a format with a scale. What is too great for the format is its greatest number; what is not finite becomes NaN.
+/// A value rounded to a format with a scale. What is too great for the format is its greatest number; what is not finite
+/// becomes NaN.
 fn scaled_and_rounded(g: &mut Graph, x: Id, scale: Id, format: Fp8) -> Id {
     let stored = g.ty(x).dtype;
     let inverse = g.unary(&RECIP, scale);

@@ -232,8 +232,8 @@ fn products_match(uses: &DefUse<'_>, decisions: &Decisions) -> Result<(), Proble
     Ok(())
 }
 
-/// Fails unless each value that is stored as codes is rounded by its step, in an order that its consumers read, and these are matmuls of two such
-/// values, one of which is E4M3.
+/// Fails unless each value that is stored as codes is rounded by its step, in an order that its consumers read, and these are
+/// matmuls of two such values, one of which is E4M3.
 fn codes_match(uses: &DefUse<'_>, fp8: &Fp8Matmuls) -> Result<(), Problem> {
     let steps = &uses.plan.steps;
     for (buf, factor) in &fp8.factors {

@@ -5,8 +5,9 @@ use super::map::MapCall;
 use meshwright_plan::Fp8;
 use serde::{Deserialize, Serialize};
 
-/// A value that is scaled, rounded to FP8 and stored as bytes, for matmuls that sum along its last dims, along its first, or both. Operands:
-/// those of the map. Results: the codes in the order of the dims, if `plain`; then those of the transposed matrix, if `turned`.
+/// A value that is scaled, rounded to FP8 and stored as bytes, for matmuls that sum along its last dims, along its first, or
+/// both. Operands: those of the map. Results: the codes in the order of the dims, if `plain`; then those of the transposed
+/// matrix, if `turned`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Fp8FactorCall {
     /// The element-wise step. Its only result is the scaled and rounded value in `f32`, which is not stored.

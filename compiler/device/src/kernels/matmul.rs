@@ -138,8 +138,8 @@ impl MatmulEpilogue {
         }
     }
 
-    /// True if matmuls of factors in FP8 have it: a function of their elements, or a value that they are added to. Sums of a factor, and products
-    /// with the gradient of a function, they have not.
+    /// True if matmuls of factors in FP8 have it: a function of their elements, or a value that they are added to. Sums of a
+    /// factor, and products with the gradient of a function, they have not.
     pub fn is_of_codes(&self) -> bool {
         matches!(
             self,

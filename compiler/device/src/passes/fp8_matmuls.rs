@@ -1,8 +1,9 @@
-//! Matmuls of factors in 8 bits: which values are stored as bytes, and the reasons why other matmuls of a program of `fp8` run in `bf16`.
+//! Matmuls of factors in 8 bits: which values are stored as bytes, and the reasons why other matmuls of a program of `fp8` run
+//! in `bf16`.
 //!
-//! In a Plan a rounded factor is a number of `bf16`: a code of FP8 times a power of two (ADR 73). A library that multiplies codes gives the same
-//! products, with the powers of two as scales (ADR 76). A factor is stored either as codes or in `bf16`, so all matmuls that read it have to agree: a
-//! matmul that cannot takes others with it.
+//! In a Plan a rounded factor is a number of `bf16`: a code of FP8 times a power of two (ADR 73). A library that multiplies
+//! codes gives the same products, with the powers of two as scales (ADR 76). A factor is stored either as codes or in `bf16`,
+//! so all matmuls that read it have to agree: a matmul that cannot takes others with it.
 
 use super::inlined::cut;
 use crate::decisions::def_use::DefUse;
@@ -177,7 +178,8 @@ fn declined(
     }
 }
 
-/// Whether the scale of a factor can live as long as the factor: both end in one loop, or the scale later, and no value takes its storage.
+/// Whether the scale of a factor can live as long as the factor: both end in one loop, or the scale later, and no value takes
+/// its storage.
 fn scale_lasts(uses: &DefUse<'_>, factor: BufId, rounding: &Rounding) -> bool {
     let scale = rounding.inverse.buf;
     let taken = uses.plan.steps.iter().any(|s| s.aliases.iter().any(|(from, _)| *from == scale));

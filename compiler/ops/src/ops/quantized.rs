@@ -7,10 +7,11 @@ use crate::{
 };
 use meshwright_plan::{Dims, Fp8, Monoid, power_of_two};
 
-/// A value, each element of which is the nearest number of a format of 8 bits, times a power of two: the least by which the greatest magnitude of
-/// the whole value is a number of the format. Where an element is not finite, none is.
+/// A value, each element of which is the nearest number of a format of 8 bits, times a power of two: the least by which the
+/// greatest magnitude of the whole value is a number of the format. Where an element is not finite, none is.
 ///
-/// It stands for what it is made of until a step is in parts: of a value that a part of the batch has, the greatest of this part counts.
+/// It stands for what it is made of until a step is in parts: of a value that a part of the batch has, the greatest of this
+/// part counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Quantized {
     /// The format.

@@ -1,5 +1,5 @@
-//! The kernel: a block computes a square tile of the matrix, and writes it by rows, by columns, or both. The transposed tile passes through shared
-//! memory, so that the elements that a warp writes lie side by side either way.
+//! The kernel: a block computes a square tile of the matrix, and writes it by rows, by columns, or both. The transposed tile
+//! passes through shared memory, so that the elements that a warp writes lie side by side either way.
 
 use crate::kernel::drawn::Draw;
 use crate::kernel::elements::{OperandSource, Operands, Pace, Singles, Tensors, element_at, load, position};
@@ -30,8 +30,8 @@ pub(super) struct FactorShape {
     pub(super) turned: bool,
 }
 
-/// Sizes of the dims, the global position of the first element along each if the value depends on positions, and the rows and columns of
-/// the matrix.
+/// Sizes of the dims, the global position of the first element along each if the value depends on positions, and the rows and
+/// columns of the matrix.
 #[derive(CubeType, CubeLaunch)]
 pub(super) struct FactorSpace {
     sizes: Sequence<FastDivmod<usize>>,

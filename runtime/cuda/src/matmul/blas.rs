@@ -185,8 +185,8 @@ pub(crate) fn fused(
     computes
 }
 
-/// Puts a product of factors in FP8 with an epilogue on its stream; false where cuBLASLt has no kernel for it. `sizes` are rows, columns and summed
-/// elements. Factors are contiguous, as [`blas::fp8_product`] takes them.
+/// Puts a product of factors in FP8 with an epilogue on its stream; false where cuBLASLt has no kernel for it. `sizes` are
+/// rows, columns and summed elements. Factors are contiguous, as [`blas::fp8_product`] takes them.
 pub(crate) fn fused_fp8(
     index: usize,
     (sizes, formats): ([usize; 3], [Fp8; 2]),
@@ -348,7 +348,8 @@ impl DeviceMatmuls {
     }
 
     /// Puts a matmul on its stream: with left, right, out, the workspace, and a vector, a second operand, what it is added to,
-    /// memory for a measurement, and the scales of factors if there are any. An error becomes the error of the results, for their consumers.
+    /// memory for a measurement, and the scales of factors if there are any. An error becomes the error of the results, for
+    /// their consumers.
     fn run(
         &self,
         server: &mut Server,

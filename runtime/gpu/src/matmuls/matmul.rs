@@ -142,15 +142,16 @@ pub struct Matmul {
     pub sums: Sums,
     /// The epilogue.
     pub epilogue: Epilogue,
-    /// The address of matrices to which the product is added, before the epilogue: those of `out`, or others that lie in the same way.
+    /// The address of matrices to which the product is added, before the epilogue: those of `out`, or others that lie in the
+    /// same way.
     pub adds: Option<u64>,
     /// The addresses of two `f32` numbers by which the left and the right factor are multiplied: of factors in FP8 alone.
     pub scales: Option<[u64; 2]>,
 }
 
 impl Matmul {
-    /// Whether the library multiplies these factors in FP8, of which it takes one in E5M2 at most, and sums along the rows of the left one and the
-    /// columns of the right one, where elements lie side by side.
+    /// Whether the library multiplies these factors in FP8, of which it takes one in E5M2 at most, and sums along the rows of
+    /// the left one and the columns of the right one, where elements lie side by side.
     fn is_of_fp8(&self) -> bool {
         let Matmul { left, right, out, .. } = self;
         right.element.is_fp8()

@@ -68,7 +68,8 @@ impl TunedMatmuls {
         self.measuring = measuring;
     }
 
-    /// Whether the next [`Self::multiply`] of a product that is added to something measures kernels, for which it wants memory beside.
+    /// Whether the next [`Self::multiply`] of a product that is added to something measures kernels, for which it wants memory
+    /// beside.
     pub fn wants_beside(&self, product: &Matmul, workspace: usize) -> bool {
         let unknown = |part: &Matmul| {
             MatmulKey::of(part, workspace)
@@ -77,8 +78,8 @@ impl TunedMatmuls {
         self.measuring && product.adds.is_some() && product.parts(self.large).iter().any(unknown)
     }
 
-    /// Puts a product on a stream, in parts where these are faster; `wait` waits for the stream. A product that is added to something is measured in
-    /// the memory `beside`, which is as large as the result, and not without.
+    /// Puts a product on a stream, in parts where these are faster; `wait` waits for the stream. A product that is added to
+    /// something is measured in the memory `beside`, which is as large as the result, and not without.
     ///
     /// # Safety
     /// As for [`MatmulLibrary::multiply`].

@@ -26,7 +26,8 @@ impl fmt::Display for GpuName {
     }
 }
 
-/// Watches a GPU from the start of a program on, so that there is something to say when it fails. No function here waits for the GPU.
+/// Watches a GPU from the start of a program on, so that there is something to say when it fails. No function here waits for
+/// the GPU.
 pub struct GpuMonitor {
     name: GpuName,
     driver: Driver,

@@ -349,8 +349,8 @@ pub(crate) fn init_all<'a>(
     Ok(())
 }
 
-/// Whether a state belongs to a precision. A run that goes on in another one lacks it, or has it and needs it no more; back in this one it
-/// begins with its first value.
+/// Whether a state belongs to a precision. A run that goes on in another one lacks it, or has it and needs it no more; back in
+/// this one it begins with its first value.
 fn is_of_precision(name: &str) -> bool {
     is_loss_scaling_state(name) || is_scale_history(name)
 }

@@ -201,9 +201,9 @@ fn is_fp8(l: &Layout) -> bool {
     kind(l.dtype).is_some_and(Kind::is_fp8)
 }
 
-/// Whether the library multiplies these factors of 8 bits (NVIDIA, *cuBLAS*, "cublasLtMatmul", of GPUs before Blackwell): A is transposed and B is
-/// not, one of them at least is E4M3, sums are in `f32`, extents and leading dimensions are multiples of 16 bytes, and a bias is of the half type. Of
-/// epilogues, functions of the elements of the product.
+/// Whether the library multiplies these factors of 8 bits (NVIDIA, *cuBLAS*, "cublasLtMatmul", of GPUs before Blackwell): A is
+/// transposed and B is not, one of them at least is E4M3, sums are in `f32`, extents and leading dimensions are multiples of 16
+/// bytes, and a bias is of the half type. Of epilogues, functions of the elements of the product.
 fn multiplies_fp8(d: &Description, a: &Layout, b: &Layout, out: &Layout) -> bool {
     let aligned = |l: &Layout| {
         let bytes = kind(l.dtype).map_or(0, Kind::bytes) as i64;

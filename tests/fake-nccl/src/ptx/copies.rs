@@ -1,4 +1,5 @@
-//! Copies from global to shared memory that go on while a warp runs on: `cp.async`. What they write is no number before it was waited for.
+//! Copies from global to shared memory that go on while a warp runs on: `cp.async`. What they write is no number before it was
+//! waited for.
 
 use super::machine::{Machine, Outcome, Step, lanes_of};
 use super::memory::{Access, Target};

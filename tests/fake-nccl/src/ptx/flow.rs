@@ -1,5 +1,5 @@
-//! Where the lanes of a warp are. Those that are furthest behind run, so that lanes that parted meet again at the first instruction
-//! that both come to.
+//! Where the lanes of a warp are. Those that are furthest behind run, so that lanes that parted meet again at the first
+//! instruction that both come to.
 
 use super::machine::{LAUNCH_FAILED, Outcome, trouble};
 

@@ -1,5 +1,5 @@
-//! Products of matrices by four warps together: `wgmma`, of factors of 16 bits. Each warp has 16 of the 64 rows. Results are no numbers before
-//! they were waited for.
+//! Products of matrices by four warps together: `wgmma`, of factors of 16 bits. Each warp has 16 of the 64 rows. Results are no
+//! numbers before they were waited for.
 
 use super::machine::{ALL, LANES, LAUNCH_FAILED, Lanes, Machine, Outcome, Step, put, trouble};
 use super::matmuls::documented;

@@ -1,8 +1,8 @@
 //! An interpreter of PTX, the code of NVIDIA's GPUs, as LLVM emits it: runs kernels on the host, on memory that it checks.
 //!
 //! Text is parsed (`lexer`, `parser`, `operands`) and each instruction decoded once (`program`, `decode` and the families of
-//! instructions) into a step, which does it for all lanes of a warp under a mask (`flow`, `run`). Blocks run one after the other, and
-//! the warps of a block in turns from barrier to barrier (`launch`).
+//! instructions) into a step, which does it for all lanes of a warp under a mask (`flow`, `run`). Blocks run one after the
+//! other, and the warps of a block in turns from barrier to barrier (`launch`).
 //!
 //! Sums, products and conversions are rounded as PTX says. What GPUs approximate is precise.
 //! What the interpreter does not know it refuses when it parses; what a kernel must not do it reports.

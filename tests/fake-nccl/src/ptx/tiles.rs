@@ -100,8 +100,8 @@ impl Shape {
     }
 }
 
-/// What a fragment of `wmma` is, whose layout PTX leaves open: here elements by rows, the first ones in lane 0. Some fragments have room
-/// for each element twice.
+/// What a fragment of `wmma` is, whose layout PTX leaves open: here elements by rows, the first ones in lane 0. Some fragments
+/// have room for each element twice.
 #[derive(Clone, Copy)]
 pub(super) struct Fragment {
     pub(super) rows: usize,
@@ -121,8 +121,8 @@ impl Fragment {
     }
 }
 
-/// `wmma.load` and `wmma.store`. A store of some lanes, which PTX leaves open, stores what they have, as GPUs do: CubeCL's measurement
-/// of tensor cores stores with one lane.
+/// `wmma.load` and `wmma.store`. A store of some lanes, which PTX leaves open, stores what they have, as GPUs do: CubeCL's
+/// measurement of tensor cores stores with one lane.
 pub(super) fn fragments(mnemonic: &mut Mnemonic, operands: &mut Operands) -> Decoded<Plain> {
     let loads = mnemonic.flag("load");
     mnemonic.flag("store");

@@ -106,7 +106,8 @@ const E5M2: MatrixElement = MatrixElement::E5M2;
 const BF16: MatrixElement = MatrixElement::BF16;
 const F32: MatrixElement = MatrixElement::F32;
 
-/// Each pair of formats, both types of results, a bias of the half type, a function, a value that is added; each factor has its own scale.
+/// Each pair of formats, both types of results, a bias of the half type, a function, a value that is added; each factor has its
+/// own scale.
 #[test]
 fn products_of_codes_equal_loops() {
     let cases = [

@@ -16,7 +16,8 @@ fn multiplications() -> [u64; 2] {
     }
 }
 
-/// A matrix whose rows, or columns, are so many bytes apart that fast kernels take them: its elements, and NaN in between and after them.
+/// A matrix whose rows, or columns, are so many bytes apart that fast kernels take them: its elements, and NaN in between and
+/// after them.
 struct Spaced {
     matrix: Matrix,
     bytes: Vec<u128>,
@@ -61,8 +62,8 @@ fn bytemuck_copy(to: &mut [u128], from: &[u8]) {
     }
 }
 
-/// Products of any extents, added to something or not, cut where fast kernels want it, are as loops make them, whatever lies between the rows; where nothing is too narrow for a
-/// cut, nearly all multiplications are those of fast kernels.
+/// Products of any extents, added to something or not, cut where fast kernels want it, are as loops make them, whatever lies
+/// between the rows; where nothing is too narrow for a cut, nearly all multiplications are those of fast kernels.
 #[test]
 fn products_of_any_extents_are_cut_for_fast_kernels() {
     products();
