@@ -9,8 +9,8 @@ mod recomputed;
 mod rules;
 
 pub use alternatives::{AlternativeReport, alternatives};
-pub use in_bf16::{Bf16MatmulReport, in_bf16, in_bf16_lines};
 pub use attention::{AttentionReport, attention, attention_lines, note_no_kernels};
+pub use in_bf16::{Bf16MatmulReport, in_bf16, in_bf16_lines};
 pub use pipeline::{PipelineReport, StageReport};
 pub use recomputed::{AddedOp, RecomputeReport, recomputed};
 pub use rules::split_by_rules;

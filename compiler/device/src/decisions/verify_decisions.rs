@@ -237,9 +237,11 @@ fn products_match(uses: &DefUse<'_>, decisions: &Decisions) -> Result<(), Proble
 fn codes_match(uses: &DefUse<'_>, fp8: &Fp8Matmuls) -> Result<(), Problem> {
     let steps = &uses.plan.steps;
     for (buf, factor) in &fp8.factors {
-        let wrong = |at: usize, what: &str| Err((Some(at), format!("buffer {}, stored as codes, {what}", buf.0)));
+        let wrong =
+            |at: usize, what: &str| Err((Some(at), format!("buffer {}, stored as codes, {what}", buf.0)));
         let rounds = |step: &Step| step.writes.iter().any(|o| o.buf == *buf);
-        if !steps.get(factor.step).is_some_and(rounds) || uses.writers.get(buf).is_none_or(|by| by.len() != 1) {
+        if !steps.get(factor.step).is_some_and(rounds) || uses.writers.get(buf).is_none_or(|by| by.len() != 1)
+        {
             return wrong(factor.step, "is not rounded by one step");
         }
         if !factor.plain && !factor.turned {

@@ -175,7 +175,8 @@ impl KernelCall for MatmulCall {
         // Rows of the product itself may have gaps, where they are one dim.
         let whole = |of: &TensorIr| of.shape.to_vec().last() == Some(&self.matrices[1]);
         let given = |(k, of)| {
-            let over = if k == 0 && self.beside.adds() { vec![FACTORS + self.digits.scales()] } else { vec![] };
+            let over =
+                if k == 0 && self.beside.adds() { vec![FACTORS + self.digits.scales()] } else { vec![] };
             GivenResult { over, gaps: k == 0 && whole(of), alike: true }
         };
         ResultMemory::Given(results.iter().enumerate().map(given).collect())

@@ -75,7 +75,13 @@ impl Fp8 {
         let all = (1 << (7 - self.digits())) - 1;
         let size = match self {
             Fp8::E4M3 if bits == NAN_CODE => f32::NAN,
-            Fp8::E5M2 if exponent == all => if fraction == 0 { f32::INFINITY } else { f32::NAN },
+            Fp8::E5M2 if exponent == all => {
+                if fraction == 0 {
+                    f32::INFINITY
+                } else {
+                    f32::NAN
+                }
+            }
             _ if exponent == 0 => fraction as f32 / self.codes_of_one(),
             _ => {
                 let shift = f32::MANTISSA_DIGITS - 1 - self.digits();

@@ -274,7 +274,8 @@ impl MatmulKey {
         };
         let [left, right, out] = &self.matrices;
         // Two formats of 8 bits may be multiplied with each other.
-        let of_right = if right.matrix.0 == left.matrix.0 { String::new() } else { format!("{} ", right.matrix.0) };
+        let of_right =
+            if right.matrix.0 == left.matrix.0 { String::new() } else { format!("{} ", right.matrix.0) };
         format!("{} {} x {of_right}{} -> {} {}", left.matrix.0, one(left), one(right), out.matrix.0, one(out))
     }
 

@@ -9,8 +9,8 @@ use crate::output::json::object;
 use crate::stop::Stop;
 use meshwright_core::Layout;
 use meshwright_core::explain::{
-    CollectiveTimes, DeviceTotals, EstimatedStep, Report, SlowMatmulReport, alternatives, explain,
-    in_bf16, note_no_kernels, recomputed,
+    CollectiveTimes, DeviceTotals, EstimatedStep, Report, SlowMatmulReport, alternatives, explain, in_bf16,
+    note_no_kernels, recomputed,
 };
 use meshwright_core::reference::{self as words, WordPage};
 use meshwright_cost::estimate::{CollectiveEstimate, family_error};

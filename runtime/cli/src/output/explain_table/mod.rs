@@ -54,8 +54,13 @@ pub(crate) fn render(report: &Report, view: &View, screen: &Screen) -> String {
     let overlap = if view.all { format!("\n{}", plain(overlap(report))) } else { String::new() };
     let gap = if table.is_empty() { "" } else { "\n" };
     let hidden = plain(hidden(report, view));
-    let attention =
-        plain(attention(report) + &recomputed(report) + &alternatives(report) + &slow_products(report) + &in_bf16(report));
+    let attention = plain(
+        attention(report)
+            + &recomputed(report)
+            + &alternatives(report)
+            + &slow_products(report)
+            + &in_bf16(report),
+    );
     let stages = plain(pipeline::pipeline(report));
     format!(
         "mesh  {}\n\n{}{stages}{attention}{gap}{table}{overlap}{hidden}",

@@ -3,7 +3,8 @@
 use crate::output::table::{Align, Table};
 use crate::output::text::{bytes, counted, dashed, flops, short_seconds, thousands};
 use meshwright_core::explain::{
-    AlternativeReport, CollectiveReport, RecomputeReport, Report, SlowMatmulReport, attention_lines, in_bf16_lines,
+    AlternativeReport, CollectiveReport, RecomputeReport, Report, SlowMatmulReport, attention_lines,
+    in_bf16_lines,
 };
 use meshwright_plan::CollectiveTotal;
 
