@@ -38,7 +38,7 @@ pub enum KernelError {
         /// Given.
         found: usize,
     },
-    /// There is no memory for a result.
+    /// Memory for a result cannot be had.
     #[error("{0}")]
     Memory(String),
     /// Something that has no meaning for these dtypes, or not in that place.
@@ -105,7 +105,7 @@ pub enum NoAttentionKernel {
 /// The reason why a matmul whose factors are rounded to FP8 runs in `bf16` on a GPU.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 pub enum NoFp8Matmul {
-    /// Without the library there is no such matmul.
+    /// The device lacks the library that has such matmuls.
     #[error("the device has no cuBLASLt")]
     Library,
     /// Tensor cores do not multiply FP8.
