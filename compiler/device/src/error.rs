@@ -78,13 +78,8 @@ pub enum NoAttentionKernel {
         widest: usize,
     },
     /// Tiles of rows that are wide for the target.
-    #[error("its tiles take {needs} bytes of shared memory, and a block of the device may have {has}")]
-    SharedMemory {
-        /// Bytes of the tiles.
-        needs: usize,
-        /// Bytes that a block may have.
-        has: usize,
-    },
+    #[error("its tiles take more than the {0} bytes of shared memory that a block of the device may have")]
+    SharedMemory(usize),
     /// A dim of keys or values that another factor of its products lacks.
     #[error("its queries, keys and values do not all have the dim `{0}`")]
     Outer(String),

@@ -121,11 +121,10 @@ impl AttentionTiles {
             (passes.key_grad, tiles.of_key_grad(of)),
             (passes.bias_grad, 2 * of.pair(DECIDED)),
         ];
-        let most = needs.into_iter().filter_map(|(is, bytes)| is.then_some(bytes + besides)).max();
-        match most.filter(|bytes| *bytes > shared) {
-            Some(needs) => Err(NoAttentionKernel::SharedMemory { needs, has: shared }),
-            None => Ok(tiles),
+        if needs.into_iter().any(|(is, bytes)| is && bytes + besides > shared) {
+            return Err(NoAttentionKernel::SharedMemory(shared));
         }
+        Ok(tiles)
     }
 
     /// Bytes of the gradients of keys and values: these, queries and cotangents, and slopes and weights for all of them.
@@ -204,7 +203,11 @@ mod tests {
     #[test]
     fn what_does_not_fit_says_so() {
         assert_eq!(halves(128, 128, SHARED[1]).map(|t| t.buffers), Ok(1));
-        let no = |needs| Err(NoAttentionKernel::SharedMemory { needs, has: SHARED[1] });
-        assert_eq!(halves(256, 256, SHARED[1]), no(4 * 64 * 528 + 64 * 144 + 8 * OPERAND + OTHERS));
+        let no = |shared| Err(NoAttentionKernel::SharedMemory(shared));
+        assert_eq!(halves(256, 256, SHARED[1]), no(SHARED[1]));
+        // Four tiles of 64 rows with 16 bytes between two, and one of scores.
+        let least = 4 * 64 * 528 + 64 * 144 + 8 * OPERAND + OTHERS;
+        assert_eq!(halves(256, 256, least).map(|t| t.buffers), Ok(1));
+        assert_eq!(halves(256, 256, least - 1), no(least - 1));
     }
 }
