@@ -68,8 +68,12 @@ fn leaf(g: &mut Graph, name: &str, dtype: DType, dims: &[Dim], param: bool) -> I
 
 /// The equations of several heads in groups that share keys, recognized where `fused`; sizes are examples, queries, keys and
 /// width.
-pub(crate) fn equations(dtype: DType, sizes: [usize; 4], has: Features, fused: bool) -> Equations {
-    let [batch, seq, keys, width] = sizes;
+pub(crate) fn equations(
+    dtype: DType,
+    [batch, seq, keys, width]: [usize; 4],
+    has: Features,
+    fused: bool,
+) -> Equations {
     let mut g = Graph::new(Dims::default());
     let (b, s, k) = (g.dims.add("batch", batch), g.dims.add("seq", seq), g.dims.add("key", keys));
     let (h, group, d) = (g.dims.add("heads", 2), g.dims.add("group", 2), g.dims.add("d", width));

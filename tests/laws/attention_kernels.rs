@@ -26,8 +26,9 @@ pub(crate) fn check_of(
     }
 }
 
-/// The kernels of GPUs, over several tiles of queries and keys, in numbers that divide nothing and in whole tiles: of all widths of blocks, with
-/// masks that positions decide and that rows see through, and with draws whose counters eights of keys share and not.
+/// The kernels of GPUs, over several tiles of queries and keys, in numbers that divide nothing and in whole tiles: of all
+/// widths of blocks, with masks that positions decide and that rows see through, and with draws whose counters eights of keys
+/// share and not.
 fn on_a_gpu(of: (DType, f64), name: &str, has: Features) {
     if !crate::engines::gpu() {
         return;
@@ -139,8 +140,8 @@ on_a_gpu! {
     f32_on_a_gpu: super::EXACT;
 }
 
-/// The kernel of a bias's gradient, over several tiles that divide nothing and in whole tiles: for the sum of examples, of heads, and for no
-/// sum.
+/// The kernel of a bias's gradient, over several tiles that divide nothing and in whole tiles: for the sum of examples, of
+/// heads, and for no sum.
 #[test]
 fn biases_on_a_gpu() {
     if !crate::engines::gpu() {

@@ -184,8 +184,8 @@ fn staged_rows(
     QueryRows::new(at.1 + row, lines, shape)
 }
 
-/// Sums for the keys and values of a block, and the tiles that are summed: weights and slopes, whose rows are queries. What is not asked for has
-/// no width.
+/// Sums for the keys and values of a block, and the tiles that are summed: weights and slopes, whose rows are queries. What is
+/// not asked for has no width.
 #[derive(CubeType)]
 struct KeyGradients<E: Float, N: Size> {
     weights: Shared<[Vector<E, N>]>,

@@ -134,7 +134,8 @@ pub(super) fn score(
     score
 }
 
-/// `e` to the power of a score that is relative to the greatest: of two instructions where weights are rounded to a half type anyway.
+/// `e` to the power of a score that is relative to the greatest: of two instructions where weights are rounded to a half type
+/// anyway.
 #[cube]
 pub(super) fn exponential(x: f32, #[comptime] by: Multiply) -> f32 {
     if comptime!(by.is_exact()) { x.exp() } else { exp2::exp(x) }

@@ -1,8 +1,9 @@
-//! Matmuls of `f32` tiles in shared memory: each thread multiplies by fused multiply-adds in registers, and nothing is rounded before.
+//! Matmuls of `f32` tiles in shared memory: each thread multiplies by fused multiply-adds in registers, and nothing is rounded
+//! before.
 //!
-//! Scores are in the layout of accumulators of tensor cores, so that all between the matmuls is the same code: lane `4 g + t` of a warp has
-//! the columns `8 n + 2 t` and `8 n + 2 t + 1` of the rows `g` and `g + 8`. Of sums that are as wide as queries or values it has the columns from
-//! `16 m + 4 t` to `16 m + 4 t + 3`, which are one vector of a tile (`layout::column`).
+//! Scores are in the layout of accumulators of tensor cores, so that all between the matmuls is the same code: lane `4 g + t`
+//! of a warp has the columns `8 n + 2 t` and `8 n + 2 t + 1` of the rows `g` and `g + 8`. Of sums that are as wide as queries
+//! or values it has the columns from `16 m + 4 t` to `16 m + 4 t + 3`, which are one vector of a tile (`layout::column`).
 
 use super::layout::{TileShape, place};
 use crate::kernel::ptx::{shared_address, store_one};

@@ -122,7 +122,8 @@ pub(super) fn place(row: u32, vector: u32, #[comptime] shape: TileShape) -> u32 
     at
 }
 
-/// The tile by which threads of a warp exchange the left factors of a product with `columns` rows; of no width where tensor cores multiply.
+/// The tile by which threads of a warp exchange the left factors of a product with `columns` rows; of no width where tensor
+/// cores multiply.
 pub(super) fn scratch_tile(columns: usize, by: Multiply) -> TileShape {
     TileShape { rows: PLANES * ROWS, width: if by.is_exact() { columns } else { 0 }, by }
 }

@@ -1,5 +1,5 @@
-//! Attention as kernels: scores are never in memory. Half types are multiplied on tensor cores, `f32` by fused multiply-adds, without
-//! rounding.
+//! Attention as kernels: scores are never in memory. Half types are multiplied on tensor cores, `f32` by fused multiply-adds,
+//! without rounding.
 //!
 //! - [`launch`]: the launches.
 //! - `forward`, `backward`, `bias`: the kernels; `scores`: what kernels are compiled for; `elements`: what is read beside

@@ -94,8 +94,8 @@ impl AttentionShape {
         (0..self.beside.len()).filter(|i| is(&self.beside[*i], *i)).collect()
     }
 
-    /// Width of the values that are read with keys, or of their cotangents, which are read with queries. The gradient of values alone needs
-    /// weights and cotangents, but no values.
+    /// Width of the values that are read with keys, or of their cotangents, which are read with queries. The gradient of values
+    /// alone needs weights and cotangents, but no values.
     pub(super) fn values_of(&self, of_keys: bool) -> usize {
         let alone = self.slope.is_none() && self.gives(AttentionPart::Value);
         if of_keys && alone { 0 } else { self.values }

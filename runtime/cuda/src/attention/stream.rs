@@ -147,8 +147,9 @@ impl<E: Float, N: Size> Stream<E, N> {
         load_bits(space, tensors.2, (outer, query, key), &mut self.bits, shape);
     }
 
-    /// Begins to copy the next tile of queries that `wants` says, if there is one; `from` is the outer position, the first key, the first tile that
-    /// counts and the buffer. Gives its index, which is the number of tiles where none is left, and whether positions decide it.
+    /// Begins to copy the next tile of queries that `wants` says, if there is one; `from` is the outer position, the first key,
+    /// the first tile that counts and the buffer. Gives its index, which is the number of tiles where none is left, and whether
+    /// positions decide it.
     pub(super) fn fetch_wanted(
         &mut self,
         tensors: (&Tensor<Vector<E, N>>, &Tensor<Vector<E, N>>, &Tensor<u32>, &Tensor<u32>),
@@ -171,8 +172,8 @@ impl<E: Float, N: Size> Stream<E, N> {
     }
 }
 
-/// Matmuls of queries and keys, and of cotangents and values, of the same positions, and the values that replace them. Where values are
-/// not read, the second are zeros.
+/// Matmuls of queries and keys, and of cotangents and values, of the same positions, and the values that replace them. Where
+/// values are not read, the second are zeros.
 #[derive(CubeType)]
 pub(super) struct Both {
     pub(super) scores: Array<Vector<f32, Two>>,

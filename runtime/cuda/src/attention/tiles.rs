@@ -103,7 +103,8 @@ pub(super) fn products<E: Float, N: Size>(
     }
 }
 
-/// Writes factors of a thread's two rows into a tile for [`accumulate_columns`], from a column on, in the columns of these accumulators.
+/// Writes factors of a thread's two rows into a tile for [`accumulate_columns`], from a column on, in the columns of these
+/// accumulators.
 #[cube]
 pub(super) fn store<E: Float, N: Size>(
     factors: &Sequence<Vector<E, Two>>,

@@ -5,16 +5,13 @@ use super::super::random::RandomBlock;
 use super::super::scalar::ScalarProgram;
 use super::bounds::constant;
 use super::space::AttentionSpace;
-use super::tiles::{AttentionPasses, AttentionTiles, AttentionWidths};
+use super::tiles::{AttentionPasses, AttentionTiles, AttentionWidths, DECIDED};
 use crate::error::NoAttentionKernel;
 use meshwright_plan::{AttentionOperands, AttentionPart, AttentionSpec, DType, Dim, Zigzag};
 use serde::{Deserialize, Serialize};
 
 /// Rows that a warp computes at a time on tensor cores.
 const ROWS: usize = 16;
-
-/// Queries and keys of a tile that positions may decide.
-pub const DECIDED: usize = 64;
 
 /// Words of a bit for each score of such a tile.
 const WORDS: usize = DECIDED * DECIDED / 32;

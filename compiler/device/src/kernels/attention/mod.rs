@@ -11,5 +11,5 @@ pub mod space;
 pub mod tiles;
 
 pub(crate) use call::{AttentionBitsKey, AttentionFactors};
-pub use call::{AttentionCall, AttentionDraws, AttentionInput, AttentionOutput, DECIDED, decided};
-pub use tiles::AttentionTiles;
+pub use call::{AttentionCall, AttentionDraws, AttentionInput, AttentionOutput, decided};
+pub use tiles::{AttentionTiles, DECIDED};

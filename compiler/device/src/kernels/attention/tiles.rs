@@ -3,12 +3,15 @@
 //! A block has 64 queries, or 64 keys, and 128 threads. So a thread has `width / 2` sums of a gradient of that width, and
 //! `columns / 2` of the scores of `columns` keys, each in a register of the 255 that it may have.
 
-use super::call::DECIDED;
 use crate::error::NoAttentionKernel;
 use serde::{Deserialize, Serialize};
 
-/// Widest row of queries, keys or values, in bytes: 256 elements of a half type, or 128 of `f32`. The gradient of keys needs four tiles of 64
-/// rows, and one of scores: 141 or 149 KiB with such rows, of the 163 KiB that a block may have at compute capability 8.0.
+/// Queries and keys of a tile that positions may decide.
+pub const DECIDED: usize = 64;
+
+/// Widest row of queries, keys or values, in bytes: 256 elements of a half type, or 128 of `f32`. The gradient of keys needs
+/// four tiles of 64 rows, and one of scores: 141 or 149 KiB with such rows, of the 163 KiB that a block may have at compute
+/// capability 8.0.
 const WIDEST: usize = 512;
 
 /// Elements of a row of queries, keys or values in a vector of 16 bytes, which separates two rows of a tile.
@@ -43,18 +46,19 @@ pub(crate) struct AttentionPasses {
 /// Tiles of an attention's kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AttentionTiles {
-    /// Keys that the forward pass processes at a time: 64, or 32 where rows are so wide that 64 keys with two buffers would take most of the
-    /// shared memory of a multiprocessor: 256 bytes of a half type, all of `f32`.
+    /// Keys that the forward pass processes at a time: 64, or 32 where rows are so wide that 64 keys with two buffers would
+    /// take most of the shared memory of a multiprocessor: 256 bytes of a half type, all of `f32`.
     pub forward: usize,
-    /// Keys that the gradient of queries processes at a time: 64, or 32 beyond 64 elements, whose sums leave fewer registers for scores, and
-    /// for `f32`.
+    /// Keys that the gradient of queries processes at a time: 64, or 32 beyond 64 elements, whose sums leave fewer registers
+    /// for scores, and for `f32`.
     pub query_grad: usize,
     /// Keys whose scores the gradients of keys and values have in registers at a time, by the same rule.
     pub key_grad: usize,
-    /// Buffers of queries and cotangents in that kernel: 2, so that a tile is copied while another is processed, or 1 where two do not fit.
+    /// Buffers of queries and cotangents in that kernel: 2, so that a tile is copied while another is processed, or 1 where two
+    /// do not fit.
     pub buffers: usize,
-    /// The gradients of keys and of values are two launches: their sums together would be more than 128 registers of a thread, or their
-    /// tiles of `f32` more than the shared memory of a block.
+    /// The gradients of keys and of values are two launches: their sums together would be more than 128 registers of a thread,
+    /// or their tiles of `f32` more than the shared memory of a block.
     pub apart: bool,
 }
 
@@ -69,7 +73,8 @@ impl AttentionWidths {
         self.tile(rows, self.width) + self.tile(rows, self.values)
     }
 
-    /// Bytes of two buffers of keys and values, and of the factors of a product with these by which threads that multiply alone share rows.
+    /// Bytes of two buffers of keys and values, and of the factors of a product with these by which threads that multiply alone
+    /// share rows.
     fn streamed(self, keys: usize) -> usize {
         2 * self.pair(keys) + if self.is_exact() { self.tile(DECIDED, keys) } else { 0 }
     }
@@ -91,8 +96,8 @@ impl AttentionWidths {
 }
 
 impl AttentionTiles {
-    /// Tiles for these widths, on a device whose blocks may have `shared` bytes of shared memory; the scores have `operands` besides queries
-    /// and keys.
+    /// Tiles for these widths, on a device whose blocks may have `shared` bytes of shared memory; the scores have `operands`
+    /// besides queries and keys.
     ///
     /// # Errors
     /// If the tiles of one of the kernels take more.
