@@ -66,6 +66,14 @@ fn leaf(g: &mut Graph, name: &str, dtype: DType, dims: &[Dim], param: bool) -> I
     g.op(InputOp { input: leaf, ty: Type::new(dtype, dims.to_vec()) }, &[])
 }
 
+/// The same values as results of a matmul.
+fn projected(g: &mut Graph, dtype: DType, bound: &mut Bound, values: [Id; 3]) -> [Id; 3] {
+    let one = g.dims.add("one", 1);
+    let factor = leaf(g, "one", dtype, &[one], false);
+    bound.insert(factor, F64Tensor::new(&g.dims, [one], vec![1.0]));
+    values.map(|x| g.op(Contract { out: g.ty(x).dims.clone() }, &[x, factor]))
+}
+
 /// The equations of several heads in groups that share keys, recognized where `fused`; sizes are examples, queries, keys and
 /// width.
 pub(crate) fn equations(
@@ -97,14 +105,8 @@ pub(crate) fn equations(
         drawn(&g, bias);
         leaves.push(("b", bias));
     }
-    let [q, key, v] = if has.projected {
-        let one = g.dims.add("one", 1);
-        let factor = leaf(&mut g, "one", dtype, &[one], false);
-        bound.insert(factor, F64Tensor::new(&g.dims, [one], vec![1.0]));
-        [q, key, v].map(|x| g.op(Contract { out: g.ty(x).dims.clone() }, &[x, factor]))
-    } else {
-        [q, key, v]
-    };
+    let [q, key, v] =
+        if has.projected { projected(&mut g, dtype, &mut bound, [q, key, v]) } else { [q, key, v] };
     let mut score = g.op(Contract { out: vec![b, h, group, s, k] }, &[q, key]);
     score = g.scaled(score, 0.4);
     if has.logarithm {
