@@ -119,7 +119,7 @@ train m {{ minimize l optimizer sgd(lr = 0.1) }}
     let gpu = json(&explained(&["--device", "cuda", "--format", "json"]));
     let why = gpu["attention"][0]["no_kernel"].as_str().unwrap();
     assert!(
-        why.starts_with("its queries are `f32`") && all["attention"][0].get("no_kernel").is_none(),
+        why.starts_with("its queries and keys are 4 wide") && all["attention"][0].get("no_kernel").is_none(),
         "{gpu}"
     );
     let line = format!("attention  without a kernel, scores are stored some at a time, since {why}: `plain`");
