@@ -128,7 +128,7 @@ pub(super) fn attention_key_grad<E: Float, O: Float, N: Size, M: Size>(
     let many = space.rows.div_ceil(comptime!(QUERIES as u32));
     let (from, own) = ((outer, first_key, 0u32, 0u32), comptime!(shape.clone()));
     let tensors = (queries, cotangent, bits, decided);
-    let (mut tile, mut is_decided) = stream.fetch_wanted(tensors, &beside, &space, from, wants, of, own);
+    let (mut tile, mut is_decided) = stream.fetch_wanted(tensors, (&beside, &space), from, wants, of, own);
     let mut buffer = 0u32;
     while tile < many {
         let (first_query, is) = (tile * comptime!(QUERIES as u32), is_decided);
@@ -148,7 +148,7 @@ pub(super) fn attention_key_grad<E: Float, O: Float, N: Size, M: Size>(
                 next = 1u32 - buffer;
                 let (from, own) = ((outer, first_key, tile + 1u32, next), comptime!(shape.clone()));
                 let tensors = (queries, cotangent, bits, decided);
-                (tile, is_decided) = stream.fetch_wanted(tensors, &beside, &space, from, wants, of, own);
+                (tile, is_decided) = stream.fetch_wanted(tensors, (&beside, &space), from, wants, of, own);
             }
             both.finish(columns, comptime!(shape.by.is_grouped()));
             let (first, own) = comptime!((start / 16, shape.clone()));
@@ -161,7 +161,7 @@ pub(super) fn attention_key_grad<E: Float, O: Float, N: Size, M: Size>(
             sync_cube();
             let (from, own) = ((outer, first_key, tile + 1u32, next), comptime!(shape.clone()));
             let tensors = (queries, cotangent, bits, decided);
-            (tile, is_decided) = stream.fetch_wanted(tensors, &beside, &space, from, wants, of, own);
+            (tile, is_decided) = stream.fetch_wanted(tensors, (&beside, &space), from, wants, of, own);
         }
         buffer = next;
     }

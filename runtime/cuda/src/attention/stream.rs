@@ -153,14 +153,13 @@ impl<E: Float, N: Size> Stream<E, N> {
     pub(super) fn fetch_wanted(
         &mut self,
         tensors: (&Tensor<Vector<E, N>>, &Tensor<Vector<E, N>>, &Tensor<u32>, &Tensor<u32>),
-        beside: &Beside,
-        space: &Space,
+        scores: (&Beside, &Space),
         from: (u32, u32, u32, u32),
         wants: (bool, bool),
         #[comptime] of: PairShape,
         #[comptime] shape: AttentionShape,
     ) -> (u32, bool) {
-        let (outer, key, first, buffer) = from;
+        let ((beside, space), (outer, key, first, buffer)) = (scores, from);
         let (rows, own) = comptime!((of.rows as u32, shape.clone()));
         let many = space.rows.div_ceil(rows);
         let (tile, is_decided) = next_wanted(tensors.3, space, key, first, many, wants, false, own);
