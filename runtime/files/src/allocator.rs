@@ -96,6 +96,7 @@ unsafe impl GlobalAlloc for DiagnosedAllocator {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::{DiagnosedAllocator, try_reserve};
     use std::alloc::{GlobalAlloc, Layout};
