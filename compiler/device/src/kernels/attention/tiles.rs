@@ -140,6 +140,7 @@ impl AttentionTiles {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
 
