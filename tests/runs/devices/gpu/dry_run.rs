@@ -408,7 +408,7 @@ fn products_do_more_in_one_kernel_compiled_for_the_host() {
     let train = ["--data", &data, "--steps", "8", "--no-save", "--peak-flops", "1e12"];
     // Of two layers the biases with `relu`, and two gradients of `relu`; the gradients of their biases. The bias of the logits is
     // added where cross-entropy reads them, and its gradient summed where that of cross-entropy is made.
-    products_do_more("mnist_mlp", dims, &train, [4, 2]);
+    products_do_more("mnist_mlp", dims, &train, [0, 4, 2]);
 }
 
 /// In a loop over layers the gradient takes what a `gelu` was applied to out of what the loop kept.
@@ -417,13 +417,15 @@ fn a_gelu_and_its_gradient_are_in_products_compiled_for_the_host() {
     let dims = "--preset tiny --dim batch=2 --dim seq=16 --dim layers=2";
     let train =
         ["--data", "king_james_next", "--steps", "4", "--no-save", "--no-eval", "--peak-flops", "1e12"];
-    // Of each layer four biases, `gelu` and its gradient; the gradients of four biases. Those of two are summed where a norm's
-    // gradient is made.
-    products_do_more("gpt", dims, &train, [12, 8]);
+    // Of each layer four biases, `gelu` and its gradient; the gradients of four biases, of which three are sums of one fold.
+    // Those of two are summed where a norm's gradient is made. Gradients of the weights of queries, keys and values are one
+    // launch, or three.
+    products_do_more("gpt", dims, &train, [4, 12, 4]);
 }
 
-/// Compares a model's steps with and without what products do beside: so many maps and folds more without, and no other losses.
-fn products_do_more(model: &str, dims: &str, train: &[&str], [more_maps, more_folds]: [u64; 2]) {
+/// Compares a model's steps with and without the epilogues of products: without, these are the products, maps and folds more, and
+/// no other losses.
+fn products_do_more(model: &str, dims: &str, train: &[&str], more: [u64; 3]) {
     let libraries = libraries();
     let run = |epilogues: &str, args: &[&str]| {
         let dims = dims.split(' ').chain("--device cuda --format json".split(' '));
@@ -453,7 +455,9 @@ fn products_do_more(model: &str, dims: &str, train: &[&str], [more_maps, more_fo
     report(&format!(
         "{model}: {maps} maps and {folds} folds beside {products} products, alone {all_maps} and {all_folds}"
     ));
-    assert_eq!((products, maps + more_maps, folds + more_folds), (all_products, all_maps, all_folds));
+    let [more_products, more_maps, more_folds] = more;
+    let with_more = (products + more_products, maps + more_maps, folds + more_folds);
+    assert_eq!(with_more, (all_products, all_maps, all_folds));
     let args = [&["train", model], train].concat();
     let [fused, apart] = ["1", "0"].map(|epilogues| losses(run(epilogues, &args)));
     let far = fused.iter().zip(&apart).map(|(a, b)| (a - b).abs() / a.abs()).fold(0.0, f64::max);
