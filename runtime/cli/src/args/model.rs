@@ -17,8 +17,8 @@ pub(crate) enum Precision {
     F16,
     /// All values in f32, factors of matmuls and convolutions rounded to TF32, which GPUs multiply several times as fast.
     Tf32,
-    /// As bf16, with the factors of products of layers scaled and rounded to 8 bits: E4M3, gradients E5M2. Products still run as
-    /// those of bf16.
+    /// As bf16, with the factors of matmuls of layers scaled and rounded to 8 bits: E4M3, gradients E5M2. GPUs from compute
+    /// capability 8.9 on multiply these, other devices multiply the same numbers in bf16.
     Fp8,
 }
 
