@@ -40,7 +40,7 @@ fn compare(s: &Subject<'_>, space: &Space, work: &ModelWork, every: (usize, usiz
         let of_base: Vec<Candidate> = space.variants(base).collect();
         for c in of_base.iter().skip(at % 5).step_by(of_base.len().div_ceil(4)) {
             let Ok(estimates) = estimates(s, space, c) else { continue };
-            let seconds = estimates.iter().map(|e| e.seconds).fold(f64::INFINITY, f64::min);
+            let seconds = estimates.iter().map(|(_, e)| e.seconds).fold(f64::INFINITY, f64::min);
             let levels = rules.of(c);
             assert_levels((space, work), c, levels, (one, seconds), &s.machine.name);
             raised += usize::from(levels.b0 < levels.b1);

@@ -7,6 +7,7 @@ use meshwright_core::{Program, Settings, StepGraph, model_flops_wide};
 use meshwright_cost::engine::EngineKind;
 use meshwright_cost::estimate::Estimate;
 use meshwright_cost::machine::Machine;
+use meshwright_cost::pipe::Pipe;
 use meshwright_cost::shipped_machines::find;
 use meshwright_diag::FileId;
 use meshwright_search::best_first::{Limits, Search, SearchOutcome, TIE};
@@ -86,12 +87,12 @@ pub(crate) fn estimates(
     s: &Subject<'_>,
     space: &Space,
     c: &Candidate,
-) -> Result<Vec<Estimate>, CandidateRefusal> {
+) -> Result<Vec<(Option<Pipe>, Estimate)>, CandidateRefusal> {
     match space.stages(&c.mesh) {
-        1 => s.estimate(&space.written(c)).map(|e| vec![e.unwrap()]),
+        1 => s.estimate(&space.written(c)).map(|e| vec![(None, e.unwrap())]),
         _ => {
             let all = s.estimate_pipes(space, c).map(Result::unwrap)?;
-            Ok(all.into_iter().map(|(_, e)| e).collect())
+            Ok(all.into_iter().map(|(pipe, e)| (Some(pipe), e)).collect())
         }
     }
 }
@@ -100,10 +101,9 @@ pub(crate) fn estimates(
 pub(crate) fn exhaustive(s: &Subject<'_>, space: &Space) -> Vec<(f64, WrittenLayout)> {
     let mut times: Vec<(f64, WrittenLayout)> = Vec::new();
     for c in space.bases().iter().flat_map(|b| space.variants(b)) {
-        let of = estimates(s, space, &c).unwrap_or_default();
-        let pipes = space.pipes(&c.mesh);
-        let with = |k: usize| Candidate { pipe: pipes.get(k).cloned(), ..c.clone() };
-        times.extend(of.iter().enumerate().map(|(k, e)| (e.seconds, space.written(&with(k)))));
+        for (pipe, e) in estimates(s, space, &c).unwrap_or_default() {
+            times.push((e.seconds, space.written(&Candidate { pipe, ..c.clone() })));
+        }
     }
     let least = times.iter().map(|t| t.0).fold(f64::INFINITY, f64::min);
     times.retain(|t| t.0 <= least * (1.0 + TIE));
