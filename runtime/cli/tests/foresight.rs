@@ -72,6 +72,38 @@ fn a_bias_and_the_order_of_runs_are_told() {
 }
 
 #[test]
+fn published_numbers_have_a_range() {
+    let file = folder("foresight-range").join("runs.toml");
+    let path = file.to_str().unwrap();
+    for seconds in [0.0, -1.0, 1e-308, f64::NAN, f64::INFINITY] {
+        let run_of = format!(
+            "version = 1\n[[run]]\nid = \"a\"\nmodel = \"gpt\"\npreset = \"tiny\"\nprecision = \"bf16\"\n\
+             machine = \"dgx-h200\"\nengine = \"cuda\"\n"
+        );
+        let number = toml_float(seconds);
+        let of_collective = format!(
+            "version = 1\n[[collective]]\nop = \"all_reduce\"\nbytes = 8\ndevices = 2\n\
+             machine = \"dgx-h200\"\nseconds = {number}\n"
+        );
+        let keys = ["seconds", "tokens_per_second_per_device", "memory_gib"];
+        let runs = keys.map(|key| (key, format!("{run_of}{key} = {number}\n")));
+        for (key, text) in runs.into_iter().chain([("seconds", of_collective)]) {
+            std::fs::write(path, text).unwrap();
+            let (code, _, err) = run(&["selftest", "foresight", "--runs", path]);
+            assert!(
+                code == 1 && err.contains(&format!("`{key}` is ")) && err.contains("between 1e-9"),
+                "{err}"
+            );
+        }
+    }
+}
+
+/// A number as TOML writes it.
+fn toml_float(v: f64) -> String {
+    if v.is_finite() { format!("{v:e}") } else { v.to_string().to_lowercase() }
+}
+
+#[test]
 fn a_run_that_exists_is_not_refused() {
     let file = folder("foresight-refused").join("runs.toml");
     let path = file.to_str().unwrap();

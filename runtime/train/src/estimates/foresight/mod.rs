@@ -160,6 +160,9 @@ pub struct ForesightRow {
     pub chosen: Vec<String>,
 }
 
+/// The least and the greatest number that a run may have published, in seconds, bytes, GiB or tokens a second.
+const PUBLISHED: (f64, f64) = (1e-9, 1e18);
+
 fn wrong(message: impl Into<String>) -> Box<Diagnostic> {
     Box::new(Diagnostic::error(codes::E0531, message))
 }
@@ -177,7 +180,33 @@ pub fn read_runs(path: &str, text: &str) -> Checked<RunsFile> {
             file.version
         )));
     }
+    for run in &file.run {
+        let numbers = [
+            ("seconds", run.seconds),
+            ("tokens_per_second_per_device", run.tokens_per_second_per_device),
+            ("memory_gib", run.memory_gib),
+        ];
+        in_range(&numbers).map_err(|e| wrong(format!("{path}: run `{}`: {e}", run.id)))?;
+    }
+    for c in &file.collective {
+        in_range(&[
+            ("seconds", Some(c.seconds)),
+            ("bytes", Some(c.bytes)),
+            ("devices", Some(c.devices as f64)),
+        ])
+        .map_err(|e| wrong(format!("{path}: {} on {}: {e}", c.op, c.machine)))?;
+    }
     Ok(file)
+}
+
+/// Errors are relative to published numbers, so these are no zeros, nor so near to them that a ratio overflows.
+fn in_range(numbers: &[(&str, Option<f64>)]) -> Result<(), String> {
+    let (least, most) = PUBLISHED;
+    let outside = |(_, v): &&(&str, Option<f64>)| v.is_some_and(|v| !(least..=most).contains(&v));
+    numbers.iter().find(outside).map_or(Ok(()), |(name, v)| {
+        let v = v.unwrap_or_default();
+        Err(format!("`{name}` is {v:e}; a published number is between {least:e} and {most:e}"))
+    })
 }
 
 /// The rows of a file. `changes` are made to every machine.
