@@ -3,7 +3,7 @@
 use crate::declarations::LossDecl;
 use crate::program::Program;
 use meshwright_diag::{Diagnostic, codes, nearest};
-use meshwright_ops::Id;
+use meshwright_ops::{Crossing, Id};
 use meshwright_plan::Phase;
 use meshwright_sorted::SortedMap;
 
@@ -41,6 +41,23 @@ impl Program {
             }
             None => Err(Box::new(self.unknown_value(name, &paths))),
         }
+    }
+
+    /// The value of a path, as an output may have it: one of the body of a loop for all its iterations, along the loop's dim.
+    ///
+    /// # Errors
+    ///
+    /// As of [`Program::named_value`].
+    pub fn value_of_all_iterations(&mut self, name: &str) -> Result<LossDecl, Box<Diagnostic>> {
+        let mut value = self.named_value(name)?;
+        let g = &mut self.graph;
+        let around = g.cursor.clone();
+        while let Some(of) = g.node(value.id).scope {
+            g.cursor = g.node(value.id).origin.clone();
+            value.id = g.cross(of, Crossing::Stack, value.id);
+        }
+        g.cursor = around;
+        Ok(value)
     }
 
     /// The value of each path: that of a name, and of the several ops that one statement is made of, the last.

@@ -318,3 +318,80 @@ fn an_output_that_is_refused_is_named_at_check_and_train() {
     let (_, _, err) = run(&at, &["check", "guess.mw"]);
     assert!(!err.contains("E0206"), "{err}");
 }
+
+const LOOPS: &str = "
+dim batch = 4, features = 3, layers = 3, steps = 2
+layer twice(x) {
+    repeat steps {
+        let inner = x * 0.5
+        x = x + inner
+    }
+    return x
+}
+model loops {
+    input x[batch, features]: float
+    param b[features] = normal(0, 1)
+    let y = x + b
+    repeat layers {
+        param w[features] = normal(0, 1)
+        let u = tanh(twice(y) as deep * w)
+        y = y + u
+    }
+    output o = y + 0
+    loss l   = mean[batch, features](y * y)
+}
+train loops {
+    minimize l
+    optimizer sgd(lr = 0.1)
+}
+";
+
+/// A value of the body of a loop has the loop's dim, in every precision: what an iteration adds is what its sum grows by.
+#[test]
+fn values_of_loops_are_those_of_all_iterations() {
+    let at = prepared("predict-loops");
+    std::fs::write(at.join("loops.mw"), LOOPS).unwrap();
+    let numbers =
+        |v: &Value| -> Vec<f64> { v.as_array().unwrap().iter().map(|n| n.as_f64().unwrap()).collect() };
+    for precision in ["f64", "f32", "bf16"] {
+        let args = ["train", "loops.mw", "--data", "x=x.npy", "--run", precision, "--steps", "1"];
+        let (code, _, err) = run(&at, &[&args, &["--precision", precision, "--no-eval"][..]].concat());
+        assert_eq!(code, 0, "{err}");
+        let asked = ["layers.u", "layers.y", "layers.deep.steps.inner"].map(|v| ["--value", v]).concat();
+        let args = ["predict", precision, "--data", "x=new.npy", "--format", "json", "--output", "o"];
+        let (code, out, err) = run(&at, &[&args, &asked[..]].concat());
+        assert_eq!(code, 0, "{err}");
+        let near = if precision == "bf16" { 0.1 } else { 1e-5 };
+        let mut lines = out.lines().map(|l| serde_json::from_str::<Value>(l).unwrap());
+        let dims = |v: &Value| {
+            v["outputs"].as_array().unwrap().iter().map(|o| o["dims"].to_string()).collect::<Vec<_>>()
+        };
+        let shapes = dims(&lines.next().unwrap());
+        assert_eq!(
+            shapes,
+            [
+                r#"["features"]"#,
+                r#"["layers","features"]"#,
+                r#"["layers","features"]"#,
+                r#"["layers","steps","features"]"#
+            ]
+        );
+        let rows: Vec<Value> = lines.collect();
+        assert_eq!(rows.len(), NEW);
+        for row in &rows {
+            let [u, y] =
+                ["layers.u", "layers.y"].map(|v| (0..3).map(|l| numbers(&row[v][l])).collect::<Vec<_>>());
+            let inner = &row["layers.deep.steps.inner"];
+            for f in 0..3 {
+                assert!((numbers(&row["o"])[f] - y[2][f]).abs() <= near, "{precision}: {row}");
+                for l in 1..3 {
+                    assert!((y[l][f] - y[l - 1][f] - u[l][f]).abs() <= near, "{precision}: {row}");
+                    // The sum is half as large when the inner loop begins, and grows by half of itself.
+                    let [first, second] = [0, 1].map(|s| numbers(&inner[l][s])[f]);
+                    assert!((first - y[l - 1][f] / 2.0).abs() <= near, "{precision}: {row}");
+                    assert!((second - 1.5 * first).abs() <= near, "{precision}: {row}");
+                }
+            }
+        }
+    }
+}

@@ -257,12 +257,13 @@ pub(crate) fn wanted(project: &Project, options: &PredictOptions) -> Result<Proj
             None => return Err(no_output(&project.program, name).into()),
         }
     }
+    let mut program = (*project.program).clone();
     for name in &options.values {
-        chosen.push(project.program.named_value(name)?);
+        chosen.push(program.value_of_all_iterations(name)?);
     }
     let mut names = SortedSet::new();
     chosen.retain(|c| names.insert(c.name.clone()));
-    let program = Program { outputs: chosen, ..(*project.program).clone() };
+    program.outputs = chosen;
     let mut project = project.clone();
     project.program = Arc::new(program);
     Ok(project)

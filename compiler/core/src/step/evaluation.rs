@@ -62,6 +62,8 @@ pub fn prediction(program: &Program, names: &[String]) -> Outcome<Evaluation> {
         e.step.program = "predict";
         let goal = |o: LossDecl| StepOutput { name: o.name, id: o.id, kind: OutputKind::Output };
         e.step.outputs.extend(outputs(program, true).filter(|o| named(o)).cloned().map(goal));
+        // What is asked for of the body of a loop stands behind all else.
+        e.step = crate::passes::linear::linearized(e.step);
         crate::passes::match_patterns::in_step(&mut e.step);
         e
     });

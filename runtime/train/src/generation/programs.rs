@@ -122,12 +122,14 @@ impl TextProgram {
         new: NewPositions,
         (cluster, sources): (&mut Cluster, &Sources),
     ) -> Result<TextProgram, Failure> {
-        let value = project.program.named_value(&options.value)?;
+        let mut project = project.clone();
+        let mut program = (*project.program).clone();
+        let value = program.value_of_all_iterations(&options.value)?;
+        project.program = Arc::new(program);
+        one_number_each(q, &project, &value)?;
         let (decoding, found) = decode(&project.program, &value, q.inputs.seq, new);
         let decoding = decoding.ok_or(Failure::Diagnostics(found))?;
         q.inputs.all_known(&decoding)?;
-        one_number_each(q, project, &value)?;
-        let mut project = project.clone();
         project.layout.gathers.extend(&decoding.gathered);
         let program = load(cluster, compiled(&project, &decoding.step, sources)?.plan, None)?;
         Ok(TextProgram { decoding, program, output: new.output })
