@@ -16,6 +16,7 @@ mod fix;
 mod fmt;
 mod foresight;
 mod generate;
+mod help_examples;
 mod kept_paths;
 mod launch;
 mod norms;

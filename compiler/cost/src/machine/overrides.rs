@@ -25,7 +25,9 @@ impl Machine {
             Err(first) => match (unknown(first.message()), self.set(path, value, true)?) {
                 (Some(_), Ok(changed)) => changed,
                 (Some((key, known)), Err(second)) => {
-                    let more = unknown(second.message()).map_or(Vec::new(), |u| u.1);
+                    // Without lines both attempts know the same.
+                    let mut more = unknown(second.message()).map_or(Vec::new(), |u| u.1);
+                    more.retain(|name| !known.contains(name));
                     let known: Vec<&str> = known.into_iter().chain(more).collect();
                     let message = format!("unknown key `{key}`");
                     return Err(MachineError::new(message).key(path).help(Some(did_you_mean(key, &known))));
@@ -144,5 +146,9 @@ mod tests {
             let text = old.with(change).unwrap_err().to_string();
             assert!(text.contains(expected), "{change}: {text}");
         }
+        let known =
+            "unknown key `nope`; known here: version, name, device, tier, failures, errors, calibration";
+        let text = old.with("nope=1").unwrap_err().to_string();
+        assert!(text.ends_with(known), "each once: {text}");
     }
 }

@@ -12,7 +12,7 @@ pub(crate) struct MachineArgs {
     /// The machine whose times are estimated: a name that `meshwright machines` lists, or a file. Default: $MESHWRIGHT_MACHINE.
     #[arg(long, value_name = "NAME|FILE")]
     pub(crate) machine: Option<String>,
-    /// Change a number of the machine, such as tier.infiniband.rate=25e9; may be repeated.
+    /// Change a number of the machine, such as tier.rail.rate=25e9; may be repeated.
     #[arg(long, value_name = "KEY=VALUE", allow_hyphen_values = true)]
     pub(crate) with: Vec<String>,
 }
@@ -46,7 +46,7 @@ Examples:
   meshwright estimate gpt --preset gpt3_175b --precision bf16 --machine sakura-one --mesh data=6,model=8 --pipe 16 \\
     --layout 'batch -> data; heads, d_ff, vocab -> model; seq -> model when free; moments: * -> data; microbatches 256'
   meshwright estimate llama --preset 8b --layout zero3 --mesh data=8 --machine dgx-h100 --scale data=8..1024
-  meshwright estimate llama --preset 8b --layout zero3 --mesh data=64 --machine dgx-h100 --with tier.infiniband.rate=25e9
+  meshwright estimate llama --preset 8b --layout zero3 --mesh data=64 --machine dgx-h100 --with tier.rail.rate=25e9
   meshwright estimate mlp --layout dp --mesh 4 --machine cpu --against mlp.json
 
 No device is used: the Plan is compiled and priced by the numbers of the machine file.")]

@@ -134,6 +134,10 @@ fn wrong_dtype(elem: Elem, described: &InputInfo, file: &FileRef) -> Box<Diagnos
         _ if elem.is_float() => "float",
         _ => "i32",
     };
+    // What counts positions of a dim is an integer, whatever the file has.
+    if described.range.is_some() && as_declared != "i32" {
+        return Box::new(error.help(format!("store it as integers: `{name}` counts positions")));
+    }
     Box::new(match dtype.is_float() {
         true => error
             .help(format!("declare it as `{as_declared}` and write `cast({name}, float)` where it is used")),

@@ -264,6 +264,11 @@ fn sizes_dtypes_and_ranges_are_checked_with_numbers_and_a_way_out() {
     let dtype = one(&bytes, DType::F32, &[2], None).unwrap_err();
     assert_eq!(dtype.code.id, "E0505");
     assert_eq!(dtype.helps[0], "declare it as `u8` and write `cast(x, float)` where it is used");
+    // A position has no other dtype: the file changes, not the model.
+    let floats = npy("<f4", "(2,)", &[1f32, 0.0].map(f32::to_le_bytes).concat());
+    let position = one(&floats, DType::I32, &[], Some(3)).unwrap_err();
+    assert_eq!((position.code.id, position.helps.len()), ("E0505", 1));
+    assert_eq!(position.helps[0], "store it as integers: `x` counts positions");
     assert!(one(&bytes, DType::I32, &[2], Some(10)).is_ok());
     let range = one(&bytes, DType::I32, &[2], Some(3)).unwrap_err();
     assert_eq!(range.code.id, "E0506");
