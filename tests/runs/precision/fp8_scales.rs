@@ -63,7 +63,7 @@ fn a_maximum_is_taken_once() {
         ("", "", "layers"),
         ("", "recompute layers.*", "layers"),
         ("c=2", "heads, d_ff -> c", "layers"),
-        ("d=2", "zero3", "layers"),
+        ("data=2", "zero3", "layers"),
         ("", "microbatches 2", "batch.part layers"),
         ("d=2", "batch -> d; params: * -> d; microbatches 2; keep params; recompute *", "batch.part layers"),
         ("pipe=2", pipeline, "batch.part layers"),
@@ -135,10 +135,11 @@ fn layers(looped: bool) -> String {
         }
     };
     format!(
-        "dim batch = 8, d = 16, ff = 32, out = 4, layers = 3\nmodel m {{\n    input x[batch, d]: float\n    \
-         param first[d] = 1\n    param last[d, out] = normal(0, 0.3)\n    let start = tanh(x * first)\n{body}    \
+        "dim batch = 8, inp = 4, d = 16, ff = 32, out = 4, layers = 3\nmodel m {{\n    input x[batch, inp]: float\n    \
+         param first[inp, d] = normal(0, 0.3)\n    param last[d, out] = normal(0, 0.3)\n    \
+         let start = sum[inp](x * first)\n{body}    \
          let z = sum[d]({end} * last)\n    loss l = mean[batch, out](z * z)\n}}\n\
-         train m {{\n    minimize l\n    optimizer sgd(lr = 0.5)\n    precision fp8\n}}\n"
+         train m {{\n    minimize l\n    optimizer sgd(lr = 0.05)\n    precision fp8\n}}\n"
     )
 }
 

@@ -258,7 +258,7 @@ impl<'a> Facts<'a> {
         self.classes[id] == ValueClass::ParamLike
     }
 
-    /// Whether a value is the maximum by which a factor in 8 bits is scaled.
+    /// True for the maximum by which a factor in 8 bits is scaled.
     pub(super) fn is_maximum_of_factor(&self, id: Id) -> bool {
         let folds = |l: &Loop| l.role == Role::Reduction(Monoid::Max);
         self.node(id).origin.layer && self.roles(id).loops.iter().any(folds)

@@ -25,7 +25,7 @@ pub(crate) fn spelled_out(step: &StepGraph) -> StepGraph {
         if g.dims.elements(&g.ty(x).dims) == 0 {
             return x;
         }
-        let numbers = numbers.of(g, x, op.format, &mut |g, x, along| own(g, op, x, along));
+        let numbers = numbers.of(g, x, op.format, |g, x, along| own(g, op, x, along));
         op.rounded(g, x, numbers)
     }))
 }

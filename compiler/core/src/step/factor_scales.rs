@@ -1,10 +1,10 @@
 //! Numbers that all copies of a factor share: its scale, its inverse, the logarithms of a history.
 //!
 //! A layer's matmul reads its factors where it stands: a weight as the slice of a stack of all layers, in the forward loop and
-//! once more in the backward loop; an activation as it is, and in the backward loop as the slice of the forward loop's stack. These
-//! are copies of one value, under other names, along more dims or in another dtype. What depends on a factor alone is computed
-//! of the value, where that stands, for all positions of the loops that slice it at once. It then crosses the same boundaries
-//! as the value: what is stacked and sliced is a number for each iteration.
+//! in the backward loop; an activation as it is, and in the backward loop as the slice of the forward loop's stack. These are
+//! copies of one value, under other names, along more dims or in another dtype. A number that depends on a factor alone is
+//! computed of the value, in the scope of the value, for all positions of the loops that slice it. It then crosses the same
+//! boundaries as the value: a loop stacks and slices a number for each iteration.
 
 use meshwright_ops::{
     Cast, Class, Crossing, Expand, Graph, Id, Kind, Node, Origin, POWER_OF_TWO, RECIP, RepeatId, Unary,
@@ -42,7 +42,7 @@ impl<const N: usize> FactorNumbers<N> {
         g: &mut Graph,
         x: Id,
         format: Fp8,
-        make: &mut dyn FnMut(&mut Graph, Id, &[Dim]) -> [Id; N],
+        make: impl FnOnce(&mut Graph, Id, &[Dim]) -> [Id; N],
     ) -> [Id; N] {
         let stored = g.ty(x).dtype;
         let (source, boundaries) = source(g, x);

@@ -121,7 +121,7 @@ impl ScaleHistory {
         let dims = self.dims(g);
         let [history, _] = dims;
         let (example, named) = (self.example, g.cursor.clone());
-        let [own] = self.own.of(g, x, format, &mut |g, x, along| {
+        let [own] = self.own.of(g, x, format, |g, x, along| {
             g.cursor = Origin { phase: g.cursor.phase, ..named.clone() };
             [own_logarithm(g, x, format, along, example, dims)]
         });
@@ -258,8 +258,8 @@ fn power(g: &mut Graph, logarithm: Id) -> Id {
     g.unary(&POWER_OF_TWO, between)
 }
 
-/// A value rounded to a format with a scale and its inverse. What is too great for the format is its greatest number; what is not finite
-/// becomes NaN.
+/// A value rounded to a format with a scale and its inverse. What is too great for the format is its greatest number; what is
+/// not finite becomes NaN.
 fn scaled_and_rounded(g: &mut Graph, x: Id, [scale, inverse]: [Id; 2], format: Fp8) -> Id {
     let stored = g.ty(x).dtype;
     let scaled = g.product(&[x, scale]);
