@@ -18,19 +18,19 @@ fn in_fp8(o: ProjectOptions) -> ProjectOptions {
 }
 
 /// A model with its tiny preset, if it has one.
-fn tiny(model: &str, mesh: &str, layout: &str) -> ProjectOptions {
+pub(super) fn tiny(model: &str, mesh: &str, layout: &str) -> ProjectOptions {
     let preset = Some("tiny".to_string()).filter(|_| !model.starts_with("mnist"));
     in_fp8(ProjectOptions { preset, ..options(model, mesh, layout, &[]) })
 }
 
-fn planned(o: &ProjectOptions, step: fn(&Project) -> StepGraph) -> Plan {
+pub(super) fn planned(o: &ProjectOptions, step: fn(&Project) -> StepGraph) -> Plan {
     let loaded = Project::load(o);
     let project = loaded.project.unwrap_or_else(|| panic!("{o:?}: {:?}", loaded.diagnostics));
     let (compiled, found) = project.compile(&step(&project), &loaded.sources);
     compiled.unwrap_or_else(|| panic!("{o:?}: {found:?}")).plan
 }
 
-fn training(project: &Project) -> StepGraph {
+pub(super) fn training(project: &Project) -> StepGraph {
     training_step(&project.program).unwrap()
 }
 
@@ -413,7 +413,8 @@ fn estimates_and_reports_know_which_matmuls_are_in_8_bits() {
         assert_eq!(said.code, Some(0), "{}", said.err);
         said.out
     };
-    let sharded = report(&["--mesh", "d=2", "--layout", "batch -> d; params: * -> d"]);
+    // What is gathered in the iteration before is not followed to its rounding.
+    let sharded = report(&["--mesh", "d=2", "--layout", "batch -> d; params: * -> d", "--no-overlap"]);
     assert!(sharded.contains("is not multiplied where it is rounded"), "{sharded}");
     assert!(!report(&[]).contains("bf16       `"), "all are in 8 bits");
 }

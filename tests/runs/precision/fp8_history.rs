@@ -22,7 +22,7 @@ fn with_history(text: &str, steps: usize, name: &str, dir: &Path) -> String {
     path.display().to_string()
 }
 
-fn shipped(model: &str, steps: usize, dir: &Path) -> String {
+pub(super) fn shipped(model: &str, steps: usize, dir: &Path) -> String {
     let text = std::fs::read_to_string(root().join(format!("models/{model}.mw"))).unwrap();
     with_history(&text, steps, model, dir)
 }

@@ -1,8 +1,9 @@
 //! Chains of element-wise steps become one: what one step writes and the next reads stays in registers.
 //!
 //! Before `a = x * y; b = a + z` as two maps over one iteration space, after one map; `a` is still written if something else
-//! reads it. Where nothing else does, `a` may also lie in another order of its dims than `b`. Maps without operands (constants,
-//! positions) are computed where they are used, but for tables: costly functions of positions that many elements read.
+//! reads it, unless `b` is a factor in 8 bits. Where nothing else does, `a` may also lie in another order of its dims than `b`.
+//! Maps without operands (constants, positions) are computed where they are used, but for tables: costly functions of positions
+//! that many elements read.
 
 use super::per_buffer::PerBuffer;
 use super::stretches::stretches;
@@ -14,6 +15,9 @@ use meshwright_sorted::SortedMap;
 const MAX_NODES: usize = 128;
 /// Most operands of a fused step.
 const MAX_INPUTS: usize = 16;
+
+/// Most maps that scale and round a factor: the product with the scale, what marks numbers that are not finite, the rounding.
+const MOST_MAPS: usize = 5;
 
 /// So many elements of a reader for each of a generator are many.
 const MANY: usize = 4;
@@ -79,10 +83,10 @@ impl BufferUses {
         self.kept[buf] || self.readers[buf].iter().any(|i| *i != a && *i != b)
     }
 
-    /// True if a step between two others reads a buffer.
-    fn read_between(&self, buf: BufId, from: usize, to: usize) -> bool {
+    /// The steps between two others that read a buffer.
+    fn read_between(&self, buf: BufId, from: usize, to: usize) -> impl Iterator<Item = usize> + '_ {
         let all = &self.readers[buf];
-        all.get(all.partition_point(|i| *i <= from)).is_some_and(|i| *i < to)
+        all[all.partition_point(|i| *i <= from)..].iter().copied().take_while(move |i| *i < to)
     }
 }
 
@@ -93,7 +97,7 @@ pub fn fuse(mut plan: Plan) -> Plan {
     let mut uses = BufferUses::new(&plan);
     let mut steps: Vec<Option<Step>> = plan.steps.drain(..).map(Some).collect();
     for at in 0..steps.len() {
-        while let Some(from) = candidate(&plan, &steps, &uses, at, &stretch) {
+        while let Some((from, to)) = candidate(&plan, &steps, &uses, at, &stretch) {
             let (Some(first), Some(second)) = (steps[from].take(), steps[at].take()) else { break };
             let generator = first.reads.is_empty();
             let needed = |b: BufId| uses.needed_besides(b, [from, at]);
@@ -104,23 +108,24 @@ pub fn fuse(mut plan: Plan) -> Plan {
                 uses.remove_reader(&first, from);
             }
             uses.remove_reader(&second, at);
-            uses.add(&merged, at);
+            uses.add(&merged, to);
             steps[from] = (!gone).then_some(first);
-            steps[at] = Some(merged);
+            steps[to] = Some(merged);
         }
     }
     plan.steps = steps.into_iter().flatten().collect();
     plan
 }
 
-/// A map whose result the map at `at` reads, and that can be merged into it.
+/// A map whose result the map at `at` reads, and that can be merged with it; and the place of both: that of the second, or that
+/// of the first if both give numbers alone.
 fn candidate(
     plan: &Plan,
     steps: &[Option<Step>],
     uses: &BufferUses,
     at: usize,
     stretch: &[usize],
-) -> Option<usize> {
+) -> Option<(usize, usize)> {
     let second = steps[at].as_ref()?;
     let Prim::Map { expr: e2, .. } = &second.prim else { return None };
     let (inputs, o2) = (&second.reads, &second.writes);
@@ -143,8 +148,13 @@ fn candidate(
             // A generator: each of its dims is a dim of the consumer, split alike.
             let within = produced.dims.iter().all(|d| o2[0].dims.contains(d));
             if within && !is_table(plan, (e1, produced), &o2[0]) {
-                return Some(from);
+                return Some((from, at));
             }
+            continue;
+        }
+        // A device stores factors in 8 bits as codes if a step of their own rounds them.
+        if o1.iter().any(|o| uses.needed_besides(o.buf, [from, at])) && is_factor(steps, uses, at, MOST_MAPS)
+        {
             continue;
         }
         if !same_order(plan, &o1[0], &o2[0]) {
@@ -154,12 +164,33 @@ fn candidate(
                 continue;
             }
         }
+        let between = || o1.iter().flat_map(|o| uses.read_between(o.buf, from, at));
         // Moved down to `at`, what it writes must not be read before.
-        if !o1.iter().any(|o| uses.read_between(o.buf, from, at)) {
-            return Some(from);
+        if between().next().is_none() {
+            return Some((from, at));
+        }
+        // Moved up, what it reads must be there: of a number that a loop stacks, as the inverse of a scale.
+        let there = |o: &Operand| o1.iter().chain(i1).any(|known| known.buf == o.buf);
+        let stacks =
+            |i: usize| steps[i].as_ref().is_some_and(|s| matches!(s.prim, Prim::IterationUpdate { .. }));
+        if o2[0].dims.is_empty() && between().all(stacks) && inputs.iter().all(there) {
+            return Some((from, from));
         }
     }
     None
+}
+
+/// True if a map rounds to 8 bits, or is one of `most` that lead to such a map alone.
+fn is_factor(steps: &[Option<Step>], uses: &BufferUses, at: usize, most: usize) -> bool {
+    let Some(Step { prim: Prim::Map { expr, .. }, writes, .. }) = &steps[at] else { return false };
+    let rounds = |scalar: &Scalar| matches!(scalar, Scalar::Unary(f, _) if f.rounds_to().is_some());
+    if expr.nodes.iter().any(|n| rounds(&n.scalar)) {
+        return true;
+    }
+    let [out] = &writes[..] else { return false };
+    let readers = &uses.readers[out.buf];
+    let leads = |reader: &usize| is_factor(steps, uses, *reader, most - 1);
+    most > 0 && !uses.kept[out.buf] && !readers.is_empty() && readers.iter().all(leads)
 }
 
 /// True if two operands have the same elements in the same order.

@@ -124,8 +124,9 @@ impl Walk<'_> {
         slots.sort_by_key(|s| Reverse(facts.bytes(inputs[*s], &Placement::replicated())));
         for slot in slots {
             let x = inputs[slot];
-            // A split by a `params:` rule ends where values begin.
-            if facts.rematerializable(x) || (facts.param_like(x) && !facts.param_like(id)) {
+            // A split by a `params:` rule ends where values begin, but for the maximum of a factor: a number for each part.
+            let ends = facts.param_like(x) && !facts.param_like(id) && !facts.is_maximum_of_factor(id);
+            if facts.rematerializable(x) || ends {
                 self.note_stored(id, slot, x, loops);
                 continue;
             }

@@ -258,6 +258,12 @@ impl<'a> Facts<'a> {
         self.classes[id] == ValueClass::ParamLike
     }
 
+    /// True for the maximum by which a factor in 8 bits is scaled.
+    pub(super) fn is_maximum_of_factor(&self, id: Id) -> bool {
+        let folds = |l: &Loop| l.role == Role::Reduction(Monoid::Max);
+        self.node(id).origin.layer && self.roles(id).loops.iter().any(folds)
+    }
+
     /// Whether gathered copies of a value are kept until the backward pass is done.
     pub(super) fn kept(&self, id: Id) -> bool {
         self.kept[id]

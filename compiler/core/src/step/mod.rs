@@ -3,6 +3,7 @@
 pub mod autodiff;
 pub mod decode;
 pub mod evaluation;
+pub(super) mod factor_scales;
 pub(super) mod layers;
 pub mod loss_scaling;
 pub mod optimizers;

@@ -52,7 +52,7 @@ pub fn assign(step: StepGraph) -> StepGraph {
                 if layer {
                     let format = format_of(&step.graph, *before);
                     *x = match &mut history {
-                        Some(history) => history.rounded(g, *x, copied(&step.graph, *before), format),
+                        Some(history) => history.rounded(g, *x, format),
                         None => beside(g, *x, Quantized { format }),
                     };
                     g.nodes[*x].origin.layer = true;
@@ -118,18 +118,6 @@ fn format_of(g: &Graph, mut x: Id) -> Fp8 {
         x = node.inputs[0];
     }
     Fp8::E4M3
-}
-
-/// The value that another one is a copy of: under other names, along more dims, or as a slice of its stack.
-fn copied(g: &Graph, mut x: Id) -> Id {
-    loop {
-        let node = g.node(x);
-        let renamed = matches!(node.op.kind(), Kind::Rename { .. }) || node.op.as_any().is::<Expand>();
-        if !renamed && !g.boundary(x).is_some_and(|b| matches!(b.how, Crossing::Slice | Crossing::Stack)) {
-            return x;
-        }
-        x = node.inputs[0];
-    }
 }
 
 /// A value in another of the two dtypes. Down to the half type the cast belongs to the value, up to `f32` to who reads it: so

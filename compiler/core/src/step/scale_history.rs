@@ -10,9 +10,10 @@
 //! are: each example counts for the logarithm of the scale that fits it, and the least logarithm with a count is that of the
 //! batch.
 
+use crate::step::factor_scales::{FactorNumbers, source};
 use crate::step::step_graph::{OutputKind, StepGraph, StepOutput};
 use meshwright_ops::{
-    ABS, Class, Crossing, EXP, FLOOR, Graph, Id, InputOp, InputOpKind, Kind, LOG, NEG, Origin, POWER_OF_TWO,
+    Class, Crossing, EXP, FLOOR, Graph, Id, InputOp, InputOpKind, Kind, LOG, NEG, Origin, POWER_OF_TWO,
     Quantized, RECIP, RepeatId, Type,
 };
 use meshwright_plan::{DType, Dim, Fp8, Init, Monoid, Phase};
@@ -47,8 +48,10 @@ pub(super) struct ScaleHistory {
     example: Option<Dim>,
     /// Dims of the last steps, and of logarithms.
     dims: Option<[Dim; 2]>,
-    /// Scales of this step, around all loops.
-    scales: SortedMap<HistoryKey, Id>,
+    /// Scales of this step with their inverses, around all loops.
+    scales: SortedMap<HistoryKey, [Id; 2]>,
+    /// What this step adds to the states, for copies of a factor.
+    own: FactorNumbers<1>,
     /// Values in 8 bits.
     rounded: SortedMap<(Id, Fp8), Id>,
     paths: SortedSet<String>,
@@ -69,14 +72,15 @@ impl ScaleHistory {
             example: step.inputs.first().and_then(|i| i.dims.first().copied()),
             dims: None,
             scales: SortedMap::new(),
+            own: FactorNumbers::new(),
             rounded: SortedMap::new(),
             paths: SortedSet::new(),
             written: Vec::new(),
         })
     }
 
-    /// The value `x` in 8 bits. It is a copy of the value `source` of the old graph.
-    pub(super) fn rounded(&mut self, g: &mut Graph, x: Id, source: Id, format: Fp8) -> Id {
+    /// The value `x` in 8 bits.
+    pub(super) fn rounded(&mut self, g: &mut Graph, x: Id, format: Fp8) -> Id {
         if let Some(known) = self.rounded.get(&(x, format)) {
             return *known;
         }
@@ -89,20 +93,22 @@ impl ScaleHistory {
         let name = format!("{}({})", format.name(), g.path(x));
         (g.cursor, g.scope) = (Origin { name: name.as_str().into(), layer: true, ..origin.clone() }, scope);
         let loops = loops(g, scope);
-        let factor = (source, format, loops.iter().map(|of| g.repeats[*of].dim).collect());
+        let value = source(g, x).0.value;
+        let factor = (value, format, loops.iter().map(|of| g.repeats[*of].dim).collect());
         let scale = match self.scales.get(&factor) {
             Some(known) => *known,
             None => self.state(g, x, factor, &loops),
         };
-        let scale = loops.iter().fold(scale, |scale, of| g.cross(*of, Crossing::Slice, scale));
+        let scale =
+            scale.map(|scale| loops.iter().fold(scale, |scale, of| g.cross(*of, Crossing::Slice, scale)));
         let made = scaled_and_rounded(g, x, scale, format);
         (g.cursor, g.scope) = around;
         self.rounded.insert((x, format), made);
         made
     }
 
-    /// Adds the state of a factor, and notes what this step writes; the scale of the step.
-    fn state(&mut self, g: &mut Graph, x: Id, factor: HistoryKey, loops: &[RepeatId]) -> Id {
+    /// Adds the state of a factor, and notes what this step writes; the scale of the step, and its inverse.
+    fn state(&mut self, g: &mut Graph, x: Id, factor: HistoryKey, loops: &[RepeatId]) -> [Id; 2] {
         let cursor = g.cursor.clone();
         let format = factor.1;
         let path = (1..)
@@ -112,11 +118,16 @@ impl ScaleHistory {
             .unwrap_or_default();
         self.paths.insert(path.clone());
         g.cursor = Origin { name: path.as_str().into(), class: Class::Value, ..cursor.clone() };
-        let [history, _] = self.dims(g);
-        let own = self.own_logarithm(g, x, format);
-        let own = loops.iter().rev().fold(own, |own, of| g.cross(*of, Crossing::Stack, own));
+        let dims = self.dims(g);
+        let [history, _] = dims;
+        let (example, named) = (self.example, g.cursor.clone());
+        let [own] = self.own.of(g, x, format, |g, x, along| {
+            g.cursor = Origin { phase: g.cursor.phase, ..named.clone() };
+            [own_logarithm(g, x, format, along, example, dims)]
+        });
+        let own = loops.iter().rev().fold(own, |own, of| stacked(g, *of, own));
         let scope = g.scope.take();
-        let own = self.least_counted(g, own);
+        let own = least_counted(g, own, dims);
         let dims: Vec<Dim> = factor.2.iter().copied().chain([history]).collect();
         let ty = Type::new(DType::F32, dims);
         let input = InputOpKind::OptimizerState { path: path.clone(), init: Init::Constant(NONE) };
@@ -126,6 +137,7 @@ impl ScaleHistory {
         let any = g.binary("<", least, none);
         let logarithm = g.choose(any, least, one);
         let scale = power(g, logarithm);
+        let scale = [scale, g.unary(&RECIP, scale)];
         (g.cursor, g.scope) = (cursor, scope);
         self.written.push(NextScale { path, leaf, own });
         self.scales.insert(factor, scale);
@@ -141,64 +153,6 @@ impl ScaleHistory {
             [("fp8_history", self.steps), ("fp8_logarithm", logarithms)]
                 .map(|(name, size)| g.dims.add(free(g, name).unwrap_or_default(), size))
         })
-    }
-
-    /// The logarithm of the greatest scale that fits the maximum of a value; of one with a dim of examples, counts of these
-    /// for each logarithm.
-    fn own_logarithm(&mut self, g: &mut Graph, x: Id, format: Fp8) -> Id {
-        let Type { dtype, dims, .. } = g.ty(x).clone();
-        let example = self.example.filter(|d| dims.contains(d));
-        let stored = |g: &mut Graph, id: Id| {
-            g.nodes[id].ty.dtype = dtype;
-            id
-        };
-        let sizes = g.unary(&ABS, x);
-        let sizes = stored(g, sizes);
-        let others: Vec<Dim> = dims.into_iter().filter(|d| Some(*d) != example).collect();
-        let most = g.reduce(Monoid::Max, sizes, &others);
-        let most = stored(g, most);
-        let most = g.cast(most, DType::F32);
-        let number = |g: &mut Graph, v: f64| g.constant(v, DType::F32);
-        let greatest = number(g, format.greatest().into());
-        let times = g.binary("/", greatest, most);
-        let limit = number(g, Quantized::GREATEST_SCALE);
-        let times = g.binary("min", times, limit);
-        let scale = g.unary(&POWER_OF_TWO, times);
-        let logarithm = g.unary(&LOG, scale);
-        let logarithm = g.scaled(logarithm, 1.0 / LN_2);
-        let half = number(g, 0.5);
-        let logarithm = g.sum_of(&[logarithm, half]);
-        let logarithm = g.unary(&FLOOR, logarithm);
-        let (zero, none) = (number(g, 0.0), number(g, NONE));
-        let any = g.binary(">", scale, zero);
-        let logarithm = g.choose(any, logarithm, none);
-        let Some(example) = example else { return logarithm };
-        let each = self.logarithms(g);
-        let hit = g.binary("==", logarithm, each);
-        let hit = g.cast(hit, DType::F32);
-        g.reduce(Monoid::Sum, hit, &[example])
-    }
-
-    /// All logarithms, along their dim.
-    fn logarithms(&mut self, g: &mut Graph) -> Id {
-        let [_, logarithms] = self.dims(g);
-        let at = g.index(logarithms);
-        let at = g.cast(at, DType::F32);
-        let first = g.constant(-NONE, DType::F32);
-        g.sum_of(&[at, first])
-    }
-
-    /// The least logarithm that any example counts for; what is one already stays.
-    fn least_counted(&mut self, g: &mut Graph, own: Id) -> Id {
-        let [_, logarithms] = self.dims(g);
-        if !g.ty(own).has(logarithms) {
-            return own;
-        }
-        let each = self.logarithms(g);
-        let (zero, none) = (g.constant(0.0, DType::F32), g.constant(NONE, DType::F32));
-        let any = g.binary(">", own, zero);
-        let found = g.choose(any, each, none);
-        g.reduce(Monoid::Min, found, &[logarithms])
     }
 
     /// The next values of the states: this step's over the oldest.
@@ -225,6 +179,65 @@ impl ScaleHistory {
     }
 }
 
+/// The logarithm of the greatest scale that fits the maximum of a value, for each position along some dims; of a value with a dim
+/// of examples, counts of these for each logarithm.
+fn own_logarithm(
+    g: &mut Graph,
+    x: Id,
+    format: Fp8,
+    along: &[Dim],
+    example: Option<Dim>,
+    dims: [Dim; 2],
+) -> Id {
+    let ty = g.ty(x).clone();
+    let example = example.filter(|d| ty.has(*d));
+    let others = ty.dims.into_iter().filter(|d| Some(*d) != example && !along.contains(d));
+    let others: Vec<Dim> = others.collect();
+    let sizes = Quantized::sizes(g, x);
+    let scale = Quantized { format }.scale(g, sizes, &others);
+    let logarithm = g.unary(&LOG, scale);
+    let logarithm = g.scaled(logarithm, 1.0 / LN_2);
+    let half = g.constant(0.5, DType::F32);
+    let logarithm = g.sum_of(&[logarithm, half]);
+    let logarithm = g.unary(&FLOOR, logarithm);
+    let (zero, none) = (g.constant(0.0, DType::F32), g.constant(NONE, DType::F32));
+    let any = g.binary(">", scale, zero);
+    let logarithm = g.choose(any, logarithm, none);
+    let Some(example) = example else { return logarithm };
+    let each = logarithms(g, dims);
+    let hit = g.binary("==", logarithm, each);
+    let hit = g.cast(hit, DType::F32);
+    g.reduce(Monoid::Sum, hit, &[example])
+}
+
+/// All logarithms, along their dim.
+fn logarithms(g: &mut Graph, [_, logarithms]: [Dim; 2]) -> Id {
+    let at = g.index(logarithms);
+    let at = g.cast(at, DType::F32);
+    let first = g.constant(-NONE, DType::F32);
+    g.sum_of(&[at, first])
+}
+
+/// The least logarithm that any example counts for; what is one already stays.
+fn least_counted(g: &mut Graph, own: Id, dims: [Dim; 2]) -> Id {
+    if !g.ty(own).has(dims[1]) {
+        return own;
+    }
+    let each = logarithms(g, dims);
+    let (zero, none) = (g.constant(0.0, DType::F32), g.constant(NONE, DType::F32));
+    let any = g.binary(">", own, zero);
+    let found = g.choose(any, each, none);
+    g.reduce(Monoid::Min, found, &[dims[1]])
+}
+
+/// A value of all iterations of a loop: of what the loop slices, that.
+fn stacked(g: &mut Graph, of: RepeatId, x: Id) -> Id {
+    match g.boundary(x) {
+        Some(b) if b.of == of && b.how == Crossing::Slice => g.node(x).inputs[0],
+        _ => g.cross(of, Crossing::Stack, x),
+    }
+}
+
 /// The loops around a scope, from the outermost.
 fn loops(g: &Graph, mut scope: Option<RepeatId>) -> Vec<RepeatId> {
     let mut all = Vec::new();
@@ -245,11 +258,10 @@ fn power(g: &mut Graph, logarithm: Id) -> Id {
     g.unary(&POWER_OF_TWO, between)
 }
 
-/// A value rounded to a format with a scale. What is too great for the format is its greatest number; what is not finite
-/// becomes NaN.
-fn scaled_and_rounded(g: &mut Graph, x: Id, scale: Id, format: Fp8) -> Id {
+/// A value rounded to a format with a scale and its inverse. What is too great for the format is its greatest number; what is
+/// not finite becomes NaN.
+fn scaled_and_rounded(g: &mut Graph, x: Id, [scale, inverse]: [Id; 2], format: Fp8) -> Id {
     let stored = g.ty(x).dtype;
-    let inverse = g.unary(&RECIP, scale);
     let scaled = g.product(&[x, scale]);
     let negative = g.unary(&NEG, x);
     // 0, or NaN.

@@ -5,7 +5,7 @@ use crate::family::{between, no_spelling};
 use crate::{
     Emit, F64Tensor, Family, Graph, Id, Linear, Op, OpError, Roles, Sample, Signature, Type, UnaryDef,
 };
-use meshwright_plan::{Dims, Fp8, Monoid, power_of_two};
+use meshwright_plan::{Dim, Dims, Fp8, Monoid, power_of_two};
 
 /// A value, each element of which is the nearest number of a format of 8 bits, times a power of two: the least by which the
 /// greatest magnitude of the whole value is a number of the format. Where an element is not finite, none is.
@@ -46,6 +46,39 @@ impl Quantized {
     /// The greatest scale: its inverse is a normal number.
     pub const GREATEST_SCALE: f64 = (1u128 << 126) as f64;
 
+    /// Magnitudes of a value, in the dtype in which it is stored.
+    pub fn sizes(g: &mut Graph, x: Id) -> Id {
+        let stored = g.ty(x).dtype;
+        let sizes = g.unary(&ABS, x);
+        g.nodes[sizes].ty.dtype = stored;
+        sizes
+    }
+
+    /// The scale that fits the greatest of magnitudes along `dims`: the greatest power of two by which it is a number of the
+    /// format. There is one for each position of the other dims; it is 0 where a magnitude is not finite.
+    pub fn scale(self, g: &mut Graph, sizes: Id, dims: &[Dim]) -> Id {
+        let stored = g.ty(sizes).dtype;
+        let most = g.reduce(Monoid::Max, sizes, dims);
+        g.nodes[most].ty.dtype = stored;
+        let wide = stored.wide();
+        let greatest = g.constant(self.format.greatest().into(), wide);
+        let times = g.binary("/", greatest, most);
+        // Of a value of zeros, or nearly.
+        let limit = g.constant(Quantized::GREATEST_SCALE, wide);
+        let times = g.binary("min", times, limit);
+        g.unary(&POWER_OF_TWO, times)
+    }
+
+    /// A value rounded to the format with a scale and its inverse, and stored as it was.
+    pub fn rounded(self, g: &mut Graph, x: Id, [scale, inverse]: [Id; 2]) -> Id {
+        let stored = g.ty(x).dtype;
+        let scaled = g.product(&[x, scale]);
+        let rounded = g.unary(self.rounding(), scaled);
+        let back = g.product(&[rounded, inverse]);
+        g.nodes[back].ty.dtype = stored;
+        back
+    }
+
     /// The function that rounds to the format.
     pub fn rounding(self) -> &'static UnaryDef {
         match self.format {
@@ -74,31 +107,14 @@ impl Op for Quantized {
 
     fn expand(&self, g: &mut Graph, x: &[Id]) -> Option<Id> {
         let x = x[0];
-        let Type { dtype, dims, .. } = g.ty(x).clone();
+        let dims = g.ty(x).dims.clone();
         if g.dims.elements(&dims) == 0 {
             return Some(x);
         }
-        // Magnitudes, and the greatest, are numbers of the dtype in which the value is stored.
-        let stored = |g: &mut Graph, id: Id| {
-            g.nodes[id].ty.dtype = dtype;
-            id
-        };
-        let sizes = g.unary(&ABS, x);
-        let sizes = stored(g, sizes);
-        let most = g.reduce(Monoid::Max, sizes, &dims);
-        let most = stored(g, most);
-        let wide = dtype.wide();
-        let greatest = g.constant(self.format.greatest().into(), wide);
-        let times = g.binary("/", greatest, most);
-        // Of a value of zeros, or nearly.
-        let limit = g.constant(Quantized::GREATEST_SCALE, wide);
-        let times = g.binary("min", times, limit);
-        let scale = g.unary(&POWER_OF_TWO, times);
+        let sizes = Quantized::sizes(g, x);
+        let scale = self.scale(g, sizes, &dims);
         let inverse = g.unary(&RECIP, scale);
-        let scaled = g.product(&[x, scale]);
-        let rounded = g.unary(self.rounding(), scaled);
-        let back = g.product(&[rounded, inverse]);
-        Some(stored(g, back))
+        Some(self.rounded(g, x, [scale, inverse]))
     }
 
     fn lower(&self, _: &mut dyn Emit) {}

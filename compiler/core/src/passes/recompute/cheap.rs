@@ -8,6 +8,7 @@
 //! `torch.compile` draws similar lines, by a minimum cut, and also trades one kept value for another.)
 
 use super::residual::residual;
+use crate::step::factor_scales::is_scale;
 use meshwright_ops::{Class, Expand, Graph, Id, Kind, Role, Source};
 use meshwright_plan::{IdVec, Phase};
 use meshwright_sorted::{SortedMap, SortedSet};
@@ -95,6 +96,7 @@ impl Facts<'_> {
             && matches!(node.op.kind(), Kind::Compute(_) | Kind::Add)
             && !node.inputs.is_empty()
             && self.g.is_elementwise(v)
+            && !is_scale(node)
             && !node.inputs.iter().any(|x| self.partial[*x])
     }
 
