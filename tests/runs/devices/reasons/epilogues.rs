@@ -32,16 +32,55 @@ const BIAS: Base = Base {
 fn a_matmul_adds_a_bias_in_its_own_iteration() {
     BIAS.check(
         1,
-        &[(
-            "a loop adds the bias in each iteration",
-            &[
-                ("y[batch h] =", "p0[batch h] = repeat k (q0)\n y[batch h] ="),
-                ("(q0, y)", "(p0, y)"),
-                ("output q1", "q2[batch h] = end (q1)\n output q2"),
-            ],
-            0,
-        )],
+        &[
+            (
+                "a sum computes the function",
+                &[("q1[batch h] = map mul($0, $1) (q0, y)", "q1[] = max (y)")],
+                0,
+            ),
+            ("factors have different dtypes", &[("w[d h] =", "w:bf16[d h] =")], 0),
+            ("the result has another dtype", &[("y[batch h] =", "y:bf16[batch h] =")], 0),
+            ("the matmul has another dtype", &[("a[batch h] =", "a:bf16[batch h] =")], 0),
+            ("the function is none", &[("map relu(add($0, $1)) (a, b)", "map $0 (a)")], 0),
+            (
+                "the function is applied to both operands",
+                &[("map relu(add($0, $1)) (a, b)", "map relu(add($0, $1)) (a, a)")],
+                0,
+            ),
+            (
+                "a loop adds the bias in each iteration",
+                &[
+                    ("y[batch h] =", "p0[batch h] = repeat k (q0)\n y[batch h] ="),
+                    ("(q0, y)", "(p0, y)"),
+                    ("output q1", "q2[batch h] = end (q1)\n output q2"),
+                ],
+                0,
+            ),
+        ],
     );
+}
+
+#[test]
+fn a_matmul_applies_a_function_before_it_is_copied_to_another_order() {
+    let base = Base {
+        float: Arithmetic::F32,
+        sizes: "batch 16 d 64 e 8 h 64",
+        text: "
+            x[batch e d] = input
+            w[d h] = param
+            a[batch e h] = contract (x, w)
+            y[batch e h] = map relu($0) (a)
+            o[batch e h] = map tanh($0) (y)
+            output o
+        ",
+        count,
+    };
+    let copied = &[
+        ("a[batch e h]", "a[batch h e]"),
+        ("y[batch e h]", "y[batch h e]"),
+        ("o[batch e h]", "o[batch h e]"),
+    ];
+    base.check(1, &[("rows are on both sides of the columns", copied, 0)]);
 }
 
 /// A loop slices an operand of the epilogue behind the matmul. The sum over devices keeps the steps in the order of the Plan.
@@ -130,6 +169,12 @@ fn a_gelu_is_computed_with_its_sum_in_one_iteration() {
                 ],
                 0,
             ),
+            (
+                "the gelu has another dtype",
+                &[("g[batch h] =", "g:bf16[batch h] ="), ("mul($0, $1) (q0, g)", "mul($0, f32($1)) (q0, g)")],
+                0,
+            ),
+            ("a sum computes the gelu", &[("q1[batch h] = map mul($0, $1) (q0, g)", "q1[] = max (g)")], 0),
             ("another function of the sum", &[("mul(mul($0, $0), $0)", "mul($0, $0)")], 0),
         ],
     );
@@ -247,8 +292,160 @@ fn a_matmul_is_added_to_what_is_there() {
                 ],
                 0,
             ),
+            ("a sum computes it", &[("r[batch h] = map tanh($0) (s)", "r[] = max (s)")], 0),
             ("the value is an output", &[("output r", "output p\n output r")], 0),
             ("the matmul is an output", &[("output r", "output a\n output r")], 0),
+        ],
+    );
+}
+
+/// The gradient of a `relu` that a matmul computes.
+const RELU: Base = Base {
+    float: Arithmetic::F32,
+    sizes: "batch 64 d 64 h 64 o 64 k 3",
+    text: "
+        x[batch d] = input
+        g[batch o] = input
+        w[d h] = param
+        v[h o] = param
+        u[h d] = param
+        a[batch h] = contract (x, w)
+        y[batch h] = map relu($0) (a)
+        p[batch o] = contract (y, v)
+        c[batch h] = contract (g, v)
+        r[batch h] = map mul(f32(gt($1, 0)), $0) (c, y)
+        q[batch d] = contract (r, u)
+        output p
+        output q
+    ",
+    count: |_, decided| {
+        let reads_bits = |kind: &EpilogueKind| matches!(kind, EpilogueKind::ReluGrad { .. });
+        decided.epilogues.at.values().filter(|e| reads_bits(&e.does)).count()
+    },
+};
+
+#[test]
+fn a_gradient_reads_the_bits_of_its_relu() {
+    RELU.check(
+        1,
+        &[
+            (
+                "the matmul only adds a bias",
+                &[
+                    ("map relu($0) (a)", "map add($0, $1) (a, b)"),
+                    ("w[d h] = param", "w[d h] = param\n b[h] = param"),
+                ],
+                0,
+            ),
+            ("another function of the result", &[("mul(f32(gt($1, 0)), $0)", "mul($1, $0)")], 0),
+            ("the result is read under other names of dims", &[("(c, y)", "(c, y[h batch])")], 0),
+            (
+                "a loop computes the gradient in each iteration",
+                &[
+                    ("c[batch h] =", "g0[batch o] = repeat k (g)\n c[batch h] ="),
+                    ("contract (g, v)", "contract (g0, v)"),
+                    ("q[batch d] =", "z[batch o] = contract (r, v)\n g1[batch o] = end (z)\n q[batch d] ="),
+                    ("contract (r, u)", "contract (g1, v[d o])"),
+                ],
+                0,
+            ),
+        ],
+    );
+    let two = RELU.decided(
+        "two gradients",
+        &[
+            ("q[batch d] =", "e[batch h] = contract (p, v)\n s[batch h] = map mul(f32(gt($1, 0)), $0) (e, y)\n t[batch d] = contract (s, u)\n q[batch d] ="),
+            ("output p", "output t"),
+        ],
+    );
+    assert_eq!(two, 1, "the bits end with the first gradient");
+}
+
+/// `gelu` by `tanh` and its gradient: of the cotangent `$0` and the operand `$1`.
+const GELU_GRAD: &str = "add(add(mul(mul(mul(0.3989422804014327, $0), $1), SLOPE), mul(mul(mul(mul(mul(0.053516112204450184, $0), $1), SLOPE), $1), $1)), mul(mul(0.5, $0), add(1, TANH)))";
+const SLOPE: &str = "add(1, neg(mul(TANH, TANH)))";
+const TANH: &str = "tanh(mul(0.7978845608028654, add($1, mul(mul(mul(0.044715, $1), $1), $1))))";
+
+#[test]
+fn a_gradient_of_gelu_reads_its_operand() {
+    let gradient = GELU_GRAD.replace("SLOPE", SLOPE).replace("TANH", TANH);
+    let text = "
+        g[batch o] = input
+        z[batch h] = input
+        v[h o] = param
+        c[batch h] = contract (g, v)
+        r[batch h] = map GRADIENT (c, z)
+        q[batch o] = contract (r, v)
+        output q
+    ";
+    let text = text.replace("GRADIENT", &gradient);
+    let base = Base { float: Arithmetic::F32, sizes: "batch 64 o 64 h 64", text: text.leak(), count };
+    base.check(
+        1,
+        &[
+            ("the operand lacks a dim", &[("z[batch h] =", "z[h] =")], 0),
+            ("the operand is read under other names of dims", &[("(c, z)", "(c, z[h batch])")], 0),
+            ("the matmul is its own operand", &[("(c, z)", "(c, c)")], 0),
+        ],
+    );
+}
+
+/// A matmul is added to a value, and sums a factor.
+#[test]
+fn a_matmul_that_is_added_sums_one_factor() {
+    let base = Base {
+        float: Arithmetic::F32,
+        sizes: SIZES,
+        text: "
+            x[batch d] = input
+            g[batch h] = input
+            z[d h] = input
+            p[d h] = map tanh($0) (z)
+            a[d h] = contract (x, g)
+            s[d h] = map add($0, $1) (a, p)
+            r[d h] = map tanh($0) (s)
+            t[h] = sum (g)
+            output r
+            output t
+        ",
+        count: |_, decided| decided.epilogues.at.values().map(|e| e.others().count()).sum(),
+    };
+    assert_eq!(base.decided("one sum", &[]), 2);
+    assert_eq!(base.decided("two sums", &[("output r", "u[d] = sum (x)\n output u\n output r")]), 2);
+}
+
+/// A matmul sums a factor after it has run.
+#[test]
+fn a_matmul_sums_its_factor_in_its_iteration_and_its_order() {
+    let base = Base {
+        float: Arithmetic::F32,
+        sizes: SIZES,
+        text: "
+            x[batch d k] = input
+            g[batch h] = input
+            q[d k] = input
+            y[d k h] = contract (x, g)
+            z[d k] = sum (x)
+            o[d k] = map mul($0, $1) (q, z)
+            output y
+            output o
+        ",
+        count,
+    };
+    base.check(
+        1,
+        &[
+            (
+                "a loop sums it in each iteration",
+                &[
+                    ("z[d k] =", "q0[d k] = repeat seq (q)\n z[d k] ="),
+                    ("(q, z)", "(q0, z)"),
+                    ("output o", "o1[d k] = end (o)\n output o1"),
+                ],
+                0,
+            ),
+            ("the sums have another order of dims", &[("z[d k] =", "z[k d] =")], 0),
+            ("the sums have another dtype", &[("z[d k] =", "z:bf16[d k] =")], 0),
         ],
     );
 }

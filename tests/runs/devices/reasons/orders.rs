@@ -24,6 +24,18 @@ const INLINED_REASONS: &[Reason] = &[
         0,
     ),
     (
+        "the sum is part of a group of rows, and its operand is computed before a loop",
+        &[
+            (
+                "s[] = sum (e)",
+                "k0[n] = repeat k (y)\n k1[n] = map tanh($0) (k0)\n k2[n] = end (k1)\n s[n] = sum (e)\n o[n b] = map mul(mul($0, $1), $2) (x, s, k2)",
+            ),
+            ("x[n b] = input", "x[n b] = input\n y[n] = input"),
+            ("output s", "output o"),
+        ],
+        0,
+    ),
+    (
         "the sum is part of a group of rows",
         &[
             (
@@ -39,6 +51,34 @@ const INLINED_REASONS: &[Reason] = &[
 #[test]
 fn a_sum_computes_what_stays() {
     INLINED.check(1, INLINED_REASONS);
+}
+
+/// A sum that waits for a group of rows, `m` and `y`. A collective in between does not need its operand.
+const DELAYED: Base = Base {
+    float: Arithmetic::F32,
+    sizes: "b 16 n 64",
+    text: "
+        u[b] = input
+        t[b] = input
+        z[b n] = input
+        e[b] = map exp($0) (u)
+        m[b] = max (z)
+        s[] = contract (e, m)
+        g[b] = all_reduce (t)
+        y[b n] = map sub($0, $1) (z, m)
+        output s
+        output g
+        output y
+    ",
+    count: |_, decided| decided.inlined.values.len(),
+};
+
+#[test]
+fn a_sum_that_waits_computes_what_stays() {
+    DELAYED.check(
+        1,
+        &[("the collective takes it", &[("all_reduce (t)", "all_reduce (u)"), ("t[b] = input\n", "")], 0)],
+    );
 }
 
 /// The body of a loop converts what it slices and stores what it computes: steps that move.
@@ -104,6 +144,15 @@ const MOVED_REASONS: &[Reason] = &[
 #[test]
 fn steps_of_a_loop_move_if_nothing_else_needs_them() {
     MOVED.check(3, MOVED_REASONS);
+    // A conversion may read what is there before the loop.
+    let outside = MOVED.decided(
+        "an operand from outside",
+        &[
+            ("map exp($0) (o)", "map mul(exp($0), $1) (o, u)"),
+            ("k0[seq n] = zeros", "u[n] = input\n k0[seq n] = zeros"),
+        ],
+    );
+    assert_eq!(outside, 3);
 }
 
 /// A mask that each consumer draws.

@@ -1,6 +1,7 @@
 //! Stacks that no other form may have: see [`meshwright_device::passes::residuals`].
 
 use super::{Base, Reason};
+use meshwright_device::passes::residuals::ResidualStep;
 use meshwright_plan::Arithmetic;
 
 /// A loop fills the stack `z`, and another one slices it.
@@ -97,6 +98,95 @@ const REASONS: &[Reason] = &[
 #[test]
 fn stacks_are_left_in_one_form() {
     LEFT.check(1, REASONS);
+}
+
+/// Both loops are in the iteration of a third one.
+const AROUND: Base = Base {
+    float: Arithmetic::F32,
+    sizes: "outer 8 seq 8 batch 16 d 64",
+    text: "
+        x[batch d] = input
+        g0[batch d] = repeat outer (x)
+            z0[seq batch d] = blank
+            y0[batch d], z1[seq batch d] = repeat seq (g0, z0)
+                y1[batch d] = map tanh($0) (y0)
+                z2[seq batch d] = update seq (z1, y1)
+            y2[batch d], z3[seq batch d] = end (y1, z2)
+            s0[batch d] = repeat seq (y2)
+                v[batch d] = slice seq (z3)
+                s1[batch d] = map add(mul($0, 0.5), $1) (s0, v)
+            s2[batch d] = end (s1)
+        g1[batch d] = end (s2)
+        output g1
+    ",
+    count: |_, decided| decided.residuals.stacks.len(),
+};
+
+#[test]
+fn positions_are_those_of_the_innermost_loop() {
+    AROUND.check(
+        1,
+        &[
+            (
+                "the position of the loop around is updated",
+                &[
+                    (
+                        "z2[seq batch d] = update seq (z1, y1)",
+                        "z2[outer batch d] = update outer (z1[outer batch d], y1)",
+                    ),
+                    ("end (y1, z2)", "end (y1, z2[seq batch d])"),
+                ],
+                0,
+            ),
+            (
+                "the position of the loop around is sliced",
+                &[("slice seq (z3)", "slice outer (z3[outer batch d])")],
+                0,
+            ),
+        ],
+    );
+}
+
+/// A slice that runs one turn behind the others ends the values, although it comes earlier in the Plan.
+const BEHIND: Base = Base {
+    float: Arithmetic::F32,
+    sizes: "seq 8 batch 16 d 64",
+    text: "
+        x[batch d] = input
+        z0[seq batch d] = blank
+        y0[batch d], z1[seq batch d] = repeat seq (x, z0)
+            y1[batch d] = map tanh($0) (y0)
+            z2[seq batch d] = update seq (z1, y1)
+        y2[batch d], z3[seq batch d] = end (y1, z2)
+        r0[batch d], s0[batch d] = repeat seq (x, y2)
+            u[batch d] = slice seq (z3)
+            r1[batch d] = map add(mul($0, 0.5), $1) (r0, u)
+            v[batch d] = slice seq (z3)
+            s1[batch d] = map add(mul($0, 0.5), $1) (s0, v)
+        r2[batch d], s2[batch d] = end (r1, s1)
+        output r2
+        output s2
+    ",
+    // The step that ends the values.
+    count: |_, decided| {
+        let last = |how: &ResidualStep| matches!(how, ResidualStep::Load { last: true, .. });
+        decided.residuals.steps.iter().find(|(_, how)| last(how)).map_or(0, |(step, _)| *step)
+    },
+};
+
+#[test]
+fn the_last_slice_in_the_order_of_turns_ends_a_value() {
+    BEHIND.check(
+        8,
+        &[(
+            "the first slice runs a turn later",
+            &[
+                ("u[batch d] = slice seq (z3)", "u[batch d] = slice seq (z3) lag 1"),
+                ("(r0, u)", "(r0, u) lag 1"),
+            ],
+            6,
+        )],
+    );
 }
 
 /// Loops in loops fill the stack `o`, and loops in loops slice it.

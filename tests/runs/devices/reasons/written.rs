@@ -79,11 +79,8 @@ fn parts(text: &str) -> Vec<&str> {
 }
 
 fn dtype(name: &str) -> Option<DType> {
-    use DType::{BF16, Bool, F16, F32, F64, I32, PairF32, U8};
-    [F64, F32, BF16, F16, I32, U8, Bool].into_iter().find(|d| d.name() == name).or(match name {
-        "pair" => Some(PairF32),
-        _ => None,
-    })
+    use DType::{BF16, Bool, F16, F32, F64, I32, U8};
+    [F64, F32, BF16, F16, I32, U8, Bool].into_iter().find(|d| d.name() == name)
 }
 
 impl<'t> Reader<'t> {
@@ -174,7 +171,6 @@ impl<'t> Reader<'t> {
             "contract" => Prim::Contract,
             "sum" => Prim::Reduce { monoid: Monoid::Sum },
             "max" => Prim::Reduce { monoid: Monoid::Max },
-            "softmax" => Prim::Softmax { dim: dim(1), log: false },
             "random" => Prim::Random {
                 stream: "mask".into(),
                 distribution: Distribution::Bernoulli { rate: words[1].parse().unwrap() },
