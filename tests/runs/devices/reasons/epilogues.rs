@@ -33,11 +33,6 @@ fn a_matmul_adds_a_bias_in_its_own_iteration() {
     BIAS.check(
         1,
         &[
-            (
-                "a sum computes the function",
-                &[("q1[batch h] = map mul($0, $1) (q0, y)", "q1[] = max (y)")],
-                0,
-            ),
             ("factors have different dtypes", &[("w[d h] =", "w:bf16[d h] =")], 0),
             ("the result has another dtype", &[("y[batch h] =", "y:bf16[batch h] =")], 0),
             ("the matmul has another dtype", &[("a[batch h] =", "a:bf16[batch h] =")], 0),
@@ -171,10 +166,22 @@ fn a_gelu_is_computed_with_its_sum_in_one_iteration() {
             ),
             (
                 "the gelu has another dtype",
-                &[("g[batch h] =", "g:bf16[batch h] ="), ("mul($0, $1) (q0, g)", "mul($0, f32($1)) (q0, g)")],
+                &[
+                    ("x[batch d] =", "x:bf16[batch d] ="),
+                    ("w[d h] =", "w:bf16[d h] ="),
+                    ("g[batch h] =", "g:bf16[batch h] ="),
+                    ("mul($0, $1) (q0, g)", "mul($0, f32($1)) (q0, g)"),
+                ],
                 0,
             ),
-            ("a sum computes the gelu", &[("q1[batch h] = map mul($0, $1) (q0, g)", "q1[] = max (g)")], 0),
+            (
+                "the gelu is part of a group of rows",
+                &[
+                    ("g[batch h] =", "k0[batch h] = repeat k (q0)\n k1[batch h] = map tanh($0) (k0)\n k2[batch h] = end (k1)\n g[batch h] ="),
+                    ("q1[batch h] = map mul($0, $1) (q0, g)", "m[batch] = max (g)\n q1[batch h] = map mul(sub($0, $1), $2) (g, m, k2)"),
+                ],
+                0,
+            ),
             ("another function of the sum", &[("mul(mul($0, $0), $0)", "mul($0, $0)")], 0),
         ],
     );
@@ -231,12 +238,57 @@ const SUM_REASONS: &[Reason] = &[
         ],
         0,
     ),
-    ("the sum is added to another value than a slice", &[("c[h] = slice seq (b1)", "c[h] = max (x)")], 0),
+    ("the sum is added to another value than a slice", &[("c[h] = slice seq (b1)", "c[h] = max (b1)")], 0),
+    (
+        "the sum goes into another stack",
+        &[
+            ("b0[seq h] = zeros", "b0[seq h] = zeros\n e0[seq h] = zeros"),
+            (
+                "f1[batch d], b1[seq h] = repeat seq (f0, b0)",
+                "f1[batch d], b1[seq h], e1[seq h] = repeat seq (f0, b0, e0)",
+            ),
+            ("b2[seq h] = update seq (b1, s)", "e2[seq h] = update seq (e1, s)"),
+            ("f3[batch d], b3[seq h] = end (f2, b2)", "f3[batch d], b3[seq h], e3[seq h] = end (f2, b1, e2)"),
+            ("output b3", "output b3\n output e3"),
+        ],
+        0,
+    ),
+    (
+        "something else reads what is stacked",
+        &[
+            ("i[d] = max (y)", "i[d] = max (y)\n l[] = max (s)"),
+            ("mul($0, $1) (f1, i)", "mul(mul($0, $1), $2) (f1, i, l)"),
+        ],
+        0,
+    ),
+    (
+        "a later loop reads each position",
+        &[
+            ("b0[seq h] = zeros", "b0[seq h] = blank"),
+            ("c[h] = slice seq (b1)", ""),
+            ("s[h] = map add($0, $1) (c, z)", ""),
+            ("update seq (b1, s)", "update seq (b1, z)"),
+            (
+                "output b3",
+                "l0[batch d] = repeat seq (f3)\n c[h] = slice seq (b3)\n l[] = max (c)\n l1[batch d] = map mul($0, $1) (l0, l)\n l2[batch d] = end (l1)\n output l2",
+            ),
+        ],
+        0,
+    ),
 ];
 
 #[test]
 fn what_adds_a_sum_to_a_stack_waits_for_the_matmul() {
     SUMS.check(1, SUM_REASONS);
+    let first = SUMS.decided(
+        "the sum is stacked as it is",
+        &[
+            ("c[h] = slice seq (b1)", ""),
+            ("s[h] = map add($0, $1) (c, z)", ""),
+            ("update seq (b1, s)", "update seq (b1, z)"),
+        ],
+    );
+    assert_eq!(first, 1);
 }
 
 /// A matmul is added to a value that ends there.
@@ -292,7 +344,17 @@ fn a_matmul_is_added_to_what_is_there() {
                 ],
                 0,
             ),
-            ("a sum computes it", &[("r[batch h] = map tanh($0) (s)", "r[] = max (s)")], 0),
+            (
+                "the sum is part of a group of rows",
+                &[
+                    ("p[batch h] = map tanh($0) (z)", "y[batch d] = input\n p[batch h] = contract (y, w)"),
+                    (
+                        "r[batch h] = map tanh($0) (s)",
+                        "m[batch] = max (s)\n r[batch h] = map sub($0, $1) (s, m)",
+                    ),
+                ],
+                0,
+            ),
             ("the value is an output", &[("output r", "output p\n output r")], 0),
             ("the matmul is an output", &[("output r", "output a\n output r")], 0),
         ],
@@ -368,7 +430,7 @@ const TANH: &str = "tanh(mul(0.7978845608028654, add($1, mul(mul(mul(0.044715, $
 
 #[test]
 fn a_gradient_of_gelu_reads_its_operand() {
-    let gradient = GELU_GRAD.replace("SLOPE", SLOPE).replace("TANH", TANH);
+    let gradient = GELU_GRAD.replace("SLOPE", SLOPE).replace("TANH", TANH).replace("$1", "f32($1)");
     let text = "
         g[batch o] = input
         z[batch h] = input
@@ -385,6 +447,7 @@ fn a_gradient_of_gelu_reads_its_operand() {
         &[
             ("the operand lacks a dim", &[("z[batch h] =", "z[h] =")], 0),
             ("the operand is read under other names of dims", &[("(c, z)", "(c, z[h batch])")], 0),
+            ("the operand has another dtype", &[("z[batch h] =", "z:bf16[batch h] =")], 0),
             ("the matmul is its own operand", &[("(c, z)", "(c, c)")], 0),
         ],
     );
@@ -446,6 +509,57 @@ fn a_matmul_sums_its_factor_in_its_iteration_and_its_order() {
             ),
             ("the sums have another order of dims", &[("z[d k] =", "z[k d] =")], 0),
             ("the sums have another dtype", &[("z[d k] =", "z:bf16[d k] =")], 0),
+        ],
+    );
+}
+
+/// In a loop a matmul is added to a slice behind it.
+const ADDED_SLICE: Base = Base {
+    float: Arithmetic::F32,
+    sizes: SIZES,
+    text: "
+        x[batch d] = input
+        t[seq batch h] = input
+        w[d h] = param
+        u[h d] = param
+        x0[batch d] = repeat seq (x)
+            a[batch h] = contract (x0, w)
+            v[batch h] = slice seq (t)
+            s[batch h] = map add($0, $1) (a, v)
+            c[batch d] = contract (s, u)
+            x1[batch d] = all_reduce (c)
+        x2[batch d] = end (x1)
+        output x2
+    ",
+    count: |_, decided| decided.epilogues.added.len(),
+};
+
+#[test]
+fn a_matmul_is_added_to_a_slice_that_is_there_before() {
+    ADDED_SLICE.check(
+        1,
+        &[
+            (
+                "the stack arrives after the matmul",
+                &[
+                    ("a[batch h] =", "g[seq batch h] = start 0 all_reduce (t)\n a[batch h] ="),
+                    ("v[batch h] = slice seq (t)", "wait 0 (g)\n v[batch h] = slice seq (g)"),
+                ],
+                0,
+            ),
+            (
+                "the stack is computed after the matmul",
+                &[("v[batch h] = slice seq (t)", "g[seq batch h] = map tanh($0) (t)\n v[batch h] = slice seq (g)")],
+                0,
+            ),
+            (
+                "an earlier loop has left the values",
+                &[
+                    ("t[seq batch h] = input", "z[batch h] = input\n t0[seq batch h] = blank\n z0[batch h], t1[seq batch h] = repeat seq (z, t0)\n z1[batch h] = map tanh($0) (z0)\n t2[seq batch h] = update seq (t1, z1)\n z2[batch h], t[seq batch h] = end (z1, t2)"),
+                    ("output x2", "output z2\n output x2"),
+                ],
+                0,
+            ),
         ],
     );
 }

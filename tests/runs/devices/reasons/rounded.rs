@@ -53,3 +53,9 @@ fn what_moves_numbers_keeps_them_rounded() {
     assert_eq!(through("v[d h] = shift d 0 (r)"), 1);
     assert_eq!(through("v[d h] = copy (r)"), 1);
 }
+
+/// A program of `f32` that rounds a number keeps all digits of products.
+#[test]
+fn matmuls_of_other_programs_have_all_digits() {
+    assert_eq!(Base { float: Arithmetic::F32, ..ROUNDED }.decided("f32", &[]), 0);
+}
