@@ -453,6 +453,30 @@ fn a_gradient_of_gelu_reads_its_operand() {
     );
 }
 
+/// A matmul of codes of FP8 has no gradient of `gelu`.
+#[test]
+fn a_matmul_of_codes_has_few_epilogues() {
+    let gradient = GELU_GRAD.replace("SLOPE", SLOPE).replace("TANH", TANH);
+    let text = "
+        g[batch o] = input
+        z[batch h] = input
+        v[h o] = param
+        i[] = input
+        k:bf16[batch o] = map mul($0, $1) (g, i)
+        l:bf16[h o] = map mul($0, $1) (v, i)
+        c[batch h] = contract (k, l)
+        r[batch h] = map GRADIENT (c, z)
+        q[batch o] = contract (r, v)
+        output q
+    ";
+    let text = text.replace("GRADIENT", &gradient);
+    let base = Base { float: Arithmetic::FP8, sizes: "batch 64 o 64 h 64", text: text.leak(), count };
+    let rounds = |at: &str| format!("map bf16(mul(round_e4m3(mul($0, $1)), $1)) {at}");
+    let (k, l) = (rounds("(g, i)"), rounds("(v, i)"));
+    let codes = [("map mul($0, $1) (g, i)", &k[..]), ("map mul($0, $1) (v, i)", &l[..])];
+    assert_eq!([base.decided("numbers", &[]), base.decided("codes", &codes)], [1, 0]);
+}
+
 /// A matmul is added to a value, and sums a factor.
 #[test]
 fn a_matmul_that_is_added_sums_one_factor() {

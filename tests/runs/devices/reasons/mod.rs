@@ -3,6 +3,7 @@
 
 mod attention;
 mod epilogues;
+mod fp8;
 mod matmul_groups;
 mod orders;
 mod residuals;
@@ -27,7 +28,7 @@ struct Base {
 }
 
 /// A reason, replacements of text that give it, and the number of what is still decided with it.
-type Reason = (&'static str, &'static [(&'static str, &'static str)], usize);
+type Reason<'r> = (&'r str, &'r [(&'r str, &'r str)], usize);
 
 impl Base {
     /// Number of what is decided with these replacements. The Plan compiles to launches in any case.
@@ -45,7 +46,7 @@ impl Base {
     }
 
     /// Checks that the base has `expected` decisions, and with each reason as many as that says, which are others.
-    fn check(&self, expected: usize, reasons: &[Reason]) {
+    fn check(&self, expected: usize, reasons: &[Reason<'_>]) {
         let mut wrong = vec![];
         let found = self.decided("the base", &[]);
         if found != expected {
