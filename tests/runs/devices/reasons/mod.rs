@@ -1,6 +1,7 @@
-//! Reasons not to fuse that no program of the language reaches: a Plan that is written by hand, in which a pass decides something,
-//! and what changes where the text of the Plan gives the reason.
+//! Reasons not to fuse that no program of the language reaches. A Plan that is written by hand, in which a pass decides something,
+//! and a change of its text that gives the reason: then the pass decides otherwise.
 
+mod added_matmuls;
 mod attention;
 mod epilogues;
 mod fp8;
@@ -23,15 +24,15 @@ struct Base {
     float: Arithmetic,
     sizes: &'static str,
     text: &'static str,
-    /// Number of what is decided.
+    /// Number of the pass's decisions.
     count: fn(&Plan, &Decisions) -> usize,
 }
 
-/// A reason, replacements of text that give it, and the number of what is still decided with it.
+/// A reason, the replacements of text that give it, and the number of decisions with it.
 type Reason<'r> = (&'r str, &'r [(&'r str, &'r str)], usize);
 
 impl Base {
-    /// Number of what is decided with these replacements. The Plan compiles to launches in any case.
+    /// Number of decisions with these replacements. The Plan must compile, and pass the verifier.
     fn decided(&self, name: &str, changes: &[(&str, &str)]) -> usize {
         let mut text = self.text.to_string();
         for (from, to) in changes {
@@ -45,18 +46,18 @@ impl Base {
         (self.count)(&plan, &decided)
     }
 
-    /// Checks that the base has `expected` decisions, and with each reason as many as that says, which are others.
+    /// Checks the number of decisions of the base, and with each reason.
     fn check(&self, expected: usize, reasons: &[Reason<'_>]) {
         let mut wrong = vec![];
         let found = self.decided("the base", &[]);
         if found != expected {
             wrong.push(format!("the base: {found} in place of {expected}"));
         }
-        for (name, changes, fewer) in reasons {
-            assert_ne!(*fewer, expected, "{name}: a reason changes something");
+        for (name, changes, with) in reasons {
+            assert_ne!(*with, expected, "{name}: a reason changes something");
             let found = self.decided(name, changes);
-            if found != *fewer {
-                wrong.push(format!("{name}: {found} in place of {fewer}"));
+            if found != *with {
+                wrong.push(format!("{name}: {found} in place of {with}"));
             }
         }
         assert!(wrong.is_empty(), "{}", wrong.join("\n"));

@@ -121,8 +121,8 @@ fn steps_of_a_group_have_the_dims_of_its_rows() {
     );
 }
 
-/// A group begins with an element-wise step if a fold of its dims follows: of a sum over all rows it is the dims of that, `c`, which
-/// joins then.
+/// Dims of a group that begins with an element-wise step: those of the first fold along a row that follows. Without one, of a sum
+/// over all rows, which is part of the group then: `c`.
 #[test]
 fn a_group_has_the_dims_of_the_fold_that_follows() {
     let first = Base {

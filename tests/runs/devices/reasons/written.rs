@@ -42,14 +42,14 @@ pub(super) fn written(float: Arithmetic, sizes: &str, text: &str) -> Plan {
         outputs: vec![],
         summary: Summary::default(),
     };
-    let mut reader = Reader { plan, names: SortedMap::new() };
+    let mut reader = PlanText { plan, names: SortedMap::new() };
     for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
         reader.line(line);
     }
     with_lifetimes(reader.plan)
 }
 
-struct Reader<'t> {
+struct PlanText<'t> {
     plan: Plan,
     names: SortedMap<&'t str, Operand>,
 }
@@ -83,7 +83,7 @@ fn dtype(name: &str) -> Option<DType> {
     [F64, F32, BF16, F16, I32, U8, Bool].into_iter().find(|d| d.name() == name)
 }
 
-impl<'t> Reader<'t> {
+impl<'t> PlanText<'t> {
     fn line(&mut self, line: &'t str) {
         if let Some(name) = line.strip_prefix("output ") {
             let Operand { buf, dims } = self.names[name].clone();
