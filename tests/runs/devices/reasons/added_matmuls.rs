@@ -68,6 +68,7 @@ fn a_matmul_is_added_to_what_is_there() {
                 ],
                 0,
             ),
+            ("the sum is transposed", &[("s[batch h] =", "s[h batch] =")], 0),
             ("the value is an output", &[("output r", "output p\n output r")], 0),
             ("the matmul is an output", &[("output r", "output a\n output r")], 0),
         ],

@@ -36,6 +36,7 @@ fn a_matmul_adds_a_bias_in_its_own_iteration() {
             ("factors have different dtypes", &[("w[d h] =", "w:bf16[d h] =")], 0),
             ("the result has another dtype", &[("y[batch h] =", "y:bf16[batch h] =")], 0),
             ("the matmul has another dtype", &[("a[batch h] =", "a:bf16[batch h] =")], 0),
+            ("the result is transposed", &[("y[batch h] =", "y[h batch] =")], 0),
             ("the function is none", &[("map relu(add($0, $1)) (a, b)", "map $0 (a)")], 0),
             (
                 "the function is applied to both operands",
@@ -182,6 +183,7 @@ fn a_gelu_is_computed_with_its_sum_in_one_iteration() {
                 ],
                 0,
             ),
+            ("the gelu is transposed", &[("g[batch h] =", "g[h batch] =")], 0),
             ("another function of the sum", &[("mul(mul($0, $0), $0)", "mul($0, $0)")], 0),
         ],
     );

@@ -1,5 +1,5 @@
-//! Reasons not to fuse that no program of the language reaches. A Plan that is written by hand, in which a pass decides something,
-//! and a change of its text that gives the reason: then the pass decides otherwise.
+//! Reasons not to fuse that no program of the language reaches. Each has a Plan that is written by hand, in which a pass decides
+//! something, and a change of its text that gives the reason: then the pass decides otherwise.
 
 mod added_matmuls;
 mod attention;
