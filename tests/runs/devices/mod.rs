@@ -16,6 +16,7 @@ pub(super) mod overlap;
 pub(super) mod pass_order;
 pub(super) mod processes;
 pub(super) mod ptx;
+pub(super) mod reasons;
 #[cfg(feature = "cubecl-cpu")]
 pub(super) mod stand_in;
 pub(super) mod transports;
