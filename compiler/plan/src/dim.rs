@@ -17,6 +17,9 @@ pub struct Dims {
     /// Dims whose positions are stored in another order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     zigzags: Vec<(Dim, Zigzag)>,
+    /// Dims that the compiler added, in order, each with the dim of the program whose positions it counts, if any.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    made: Vec<(Dim, Option<Dim>)>,
 }
 
 impl Dims {
@@ -24,6 +27,30 @@ impl Dims {
     pub fn add(&mut self, name: impl Into<String>, size: usize) -> Dim {
         self.dims.push((name.into(), size));
         Dim(self.dims.len() as u32 - 1)
+    }
+
+    /// Adds a dim that the program does not declare, under the first free name of `wanted`, `wanted_`, `wanted__`, ... It counts
+    /// positions of `of`, a dim that the program declares, or nothing that the program knows: then no rule of a layout can
+    /// mean it.
+    pub fn make(&mut self, wanted: &str, size: usize, of: Option<Dim>) -> Dim {
+        let mut name = wanted.to_string();
+        while self.find(&name).is_some() {
+            name.push('_');
+        }
+        let dim = self.add(name, size);
+        self.made.push((dim, of.and_then(|of| self.declared(of))));
+        dim
+    }
+
+    /// The dim that the program declares for the positions of a dim: itself, unless the compiler added it. `None` for a dim that
+    /// counts nothing that the program knows.
+    pub fn declared(&self, dim: Dim) -> Option<Dim> {
+        self.made.binary_search_by_key(&dim, |(made, _)| *made).map_or(Some(dim), |at| self.made[at].1)
+    }
+
+    /// The same dims, without a note on which of them the compiler added.
+    pub fn unmarked(&self) -> Dims {
+        Dims { made: Vec::new(), ..self.clone() }
     }
 
     /// Number of elements along a dim in the whole value.
@@ -96,5 +123,24 @@ impl Dims {
     pub fn list(&self, dims: &[Dim]) -> String {
         let names: Vec<&str> = dims.iter().map(|d| self.name(*d)).collect();
         format!("[{}]", names.join(" "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dims_of_the_compiler_know_what_they_count() {
+        let mut dims = Dims::default();
+        let (seq, other) = (dims.add("seq", 4), dims.add("new", 3));
+        let fresh = dims.make("new", 2, Some(seq));
+        let order = dims.make("new", 2, Some(fresh));
+        let counts = dims.make("new", 9, None);
+        let names: Vec<&str> = dims.iter().map(|d| d.1).collect();
+        assert_eq!(names, ["seq", "new", "new_", "new__", "new___"]);
+        let all = [seq, other, fresh, order, counts];
+        assert_eq!(all.map(|d| dims.declared(d)), [Some(seq), Some(other), Some(seq), Some(seq), None]);
+        assert_eq!(dims.unmarked().declared(counts), Some(counts));
     }
 }

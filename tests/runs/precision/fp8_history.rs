@@ -134,6 +134,33 @@ fn gpt_trains_with_a_history_under_every_layout() {
     }
 }
 
+/// Layouts by which `*` splits values: the batch is their largest dim, and histories count 252 logarithms.
+const ANY_DIM: [(&str, &str); 5] = [
+    ("a=4", "* -> a"),
+    ("a=4", "batch -> a; * -> a"),
+    ("a=2,b=2", "* -> a, b"),
+    ("a=2,b=2", "batch -> a; * -> a, b; gather rows"),
+    ("a=2", "batch -> a; * -> a; microbatches 2"),
+];
+
+/// `*` means dims of the model: a layout that fits it splits no dim of a history.
+#[test]
+fn any_dim_is_none_of_a_history() {
+    let dir = folder(SMALL);
+    let model = shipped("mnist_mlp", 3, dir.path());
+    let of = |mesh: &str, layout: &str| ProjectOptions {
+        dims: [("batch", 60)].iter().chain(&SIZES[1..5]).map(|(n, s)| (n.to_string(), *s)).collect(),
+        ..options(&model, mesh, layout, &[])
+    };
+    let one = trained(&of("", ""), dir.path(), "one", 6);
+    falls(&one, "mnist_mlp");
+    for (i, (mesh, layout)) in ANY_DIM.into_iter().enumerate() {
+        let split = trained(&of(mesh, layout), dir.path(), &format!("split-{i}"), 6);
+        near(&one, &split, NEAR, &format!("{mesh}, {layout}"));
+        scales_agree(&one, &split, &format!("{mesh}, {layout}"));
+    }
+}
+
 fn tiny_near_bf16(model: &str, tokens: &[&str]) {
     let dir = tempfile::tempdir().unwrap();
     tokenized(dir.path(), tokens);

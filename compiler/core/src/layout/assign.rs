@@ -135,7 +135,9 @@ pub fn assign(rules: &Rulebook<'_>, class: Class, path: &str, dims: &[Dim], tabl
     for (i, named) in rules.effective(class, path, dims, &mut out.silenced) {
         let rule = &layout.rules[i];
         let largest = || {
-            let free = |d: &Dim| !out.splits.contains_key(d) && !layout.loops.contains(d);
+            // Of what the compiler added, what counts positions that the program has; and never iterations.
+            let meant = |d: &Dim| table.declared(*d).is_some_and(|of| !layout.loops.contains(&of));
+            let free = |d: &Dim| !out.splits.contains_key(d) && meant(d);
             dims.iter().copied().filter(free).max_by_key(|d| (table.size(*d), Reverse(*d)))
         };
         let Some(dim) = named.or_else(largest) else { continue };

@@ -29,7 +29,7 @@ pub fn lower(spmd: &Spmd, line_of: &LineOf) -> Plan {
             model: spmd.step.model.clone(),
             program: spmd.step.program.into(),
             mesh: spmd.mesh.clone(),
-            dims: spmd.step.graph.dims.clone(),
+            dims: spmd.step.graph.dims.unmarked(),
             float: spmd.step.float,
             inputs: spmd.step.inputs.clone(),
             microbatches: spmd.step.graph.microbatches,

@@ -10,7 +10,7 @@ use super::spmd::Cause;
 use crate::layout::{RuleDim, assign};
 use meshwright_diag::{Diagnostic, Span, codes};
 use meshwright_ops::{AttentionGrad, AttentionPass, Class, Id, Kind};
-use meshwright_plan::{Axis, Collective, CollectiveSpec, Dim, Monoid, Phase, Placement, Window};
+use meshwright_plan::{Axis, Collective, CollectiveSpec, Dim, Dims, Monoid, Phase, Placement, Window};
 use meshwright_sorted::SortedSet;
 
 impl Walk<'_> {
@@ -251,8 +251,10 @@ fn unasked_gather(walk: &Walk, id: Id, axis: Axis, dim: Dim, user: Option<Id>) -
         ),
     );
     let rules = &walk.facts.layout.rules;
-    let named = RuleDim::Dim(walk.facts.layout.first_name(dim));
-    let of_dim = rules.iter().find(|r| r.dim == named);
+    // What the compiler added has no name that a rule may use.
+    let declared = g.dims.declared(dim).map(|of| walk.facts.layout.first_name(of));
+    let named = declared.map(RuleDim::Dim);
+    let of_dim = rules.iter().find(|r| Some(r.dim) == named);
     let by = walk.splitting_rule(id, axis).map(|rule| &rules[rule]).or(of_dim);
     let by = by.or_else(|| rules.iter().find(|r| r.axes.contains(&axis)));
     if let Some(u) = user {
@@ -265,8 +267,33 @@ fn unasked_gather(walk: &Walk, id: Id, axis: Axis, dim: Dim, user: Option<Id>) -
     if let Some(r) = by {
         d = d.and(r.span, format!("rule {} splits it: `{}`", r.number, r.text));
     }
-    if of_dim.is_none() {
-        d = d.help(format!("or give `{name}` a rule of its own"));
-    }
+    ways_out(d, (&g.dims, dim), (of_dim.is_some(), over))
+}
+
+/// The ways out of a gather along a dim over the axis `over`. A layout has no name for what the compiler added.
+fn ways_out(d: Diagnostic, (dims, dim): (&Dims, Dim), (ruled, over): (bool, &str)) -> Diagnostic {
+    let Some(name) = dims.declared(dim).map(|of| dims.name(of)) else {
+        let name = dims.name(dim);
+        return d.help(format!("the model has no dim `{name}`: split another dim over `{over}`"));
+    };
+    let d = if ruled { d } else { d.help(format!("or give `{name}` a rule of its own")) };
     d.help(format!("if the gather is meant, say so in the layout: `gather {name}`"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The dim of the program, in place of one that counts the same; nothing for what counts nothing that the program has.
+    #[test]
+    fn ways_out_name_dims_of_the_program() {
+        let mut dims = Dims::default();
+        let batch = dims.add("batch", 8);
+        let whole = dims.make("batch*microbatch", 8, Some(batch));
+        let counts = dims.make("fp8_logarithm", 252, None);
+        let of = |dim| ways_out(Diagnostic::error(codes::E0310, ""), (&dims, dim), (false, "a")).helps;
+        assert_eq!(of(whole), of(batch));
+        assert!(of(batch)[0].contains("give `batch` a rule"), "{:?}", of(batch));
+        assert_eq!(of(counts), ["the model has no dim `fp8_logarithm`: split another dim over `a`"]);
+    }
 }

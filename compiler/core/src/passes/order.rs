@@ -54,7 +54,7 @@ pub(crate) fn planned(
         let dims = &mut step.graph.dims;
         let in_order = |d: Dim| {
             let (name, size) = (format!("{}*order", dims.name(d)), dims.size(d));
-            (d, dims.add(name, size))
+            (d, dims.make(&name, size, Some(d)))
         };
         let names: SortedMap<Dim, Dim> = names.into_iter().map(in_order).collect();
         for d in names.keys() {

@@ -25,7 +25,7 @@ pub(crate) fn squares_in_order(step: &StepGraph, stages: &Stages) -> StepGraph {
     let added: SortedSet<Id> = sums.iter().flat_map(|id| old.node(*id).inputs.iter().copied()).collect();
     let mut step = step.clone();
     let (name, size) = (format!("{}*order", step.graph.dims.name(dim)), step.graph.dims.size(dim));
-    let order = step.graph.dims.add(name, size);
+    let order = step.graph.dims.make(&name, size, Some(dim));
     rebuild(&step, |g, node, id| {
         let (origin, inputs) = (node.origin.clone(), node.inputs.clone());
         if sums.contains(&id) {

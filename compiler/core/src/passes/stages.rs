@@ -8,7 +8,7 @@ use crate::passes::normalize::rebuild_in;
 use crate::step::step_graph::StepGraph;
 use meshwright_diag::{Diagnostic, Span, codes};
 use meshwright_ops::{Crossing, Graph, Id, Kind, Source};
-use meshwright_plan::{Cuts, Dim, Dims};
+use meshwright_plan::{Cuts, Dim};
 use meshwright_sorted::{SortedMap, SortedSet};
 
 /// The dims of a program with stages.
@@ -34,23 +34,18 @@ pub(crate) fn planned(step: &mut StepGraph, layout: &Layout) -> Option<(Stages, 
         return None;
     }
     let dims = &mut step.graph.dims;
-    let free = |dims: &Dims, wanted: &str| {
-        (0..).map(|i: usize| format!("{wanted}{}", "_".repeat(i))).find(|n| dims.find(n).is_none())
-    };
     if let Some(lengths) = &pipeline.lengths {
         let (axes, lengths, chunks) = (pipeline.axes.clone(), lengths.clone(), layout.order.chunks());
         dims.cut(pipeline.dim, Cuts { axes, lengths, chunks });
     }
     let count: usize = pipeline.axes.iter().map(|a| layout.mesh.size(*a)).product();
-    let (first, last) = (free(dims, "first_stage"), free(dims, "last_stage"));
-    let first = dims.add(first.unwrap_or_default(), 1);
-    let last = dims.add(last.unwrap_or_default(), count);
+    let first = dims.make("first_stage", 1, Some(pipeline.dim));
+    let last = dims.make("last_stage", count, Some(pipeline.dim));
     let mut layout = layout.clone();
     let same = |r: &&Rule| r.dim == RuleDim::Dim(pipeline.dim) && r.span == pipeline.span;
     let of_loop = layout.rules.iter().find(same).cloned();
     for end in [first, last] {
         layout.rules.extend(of_loop.iter().map(|r| Rule { dim: RuleDim::Dim(end), ..r.clone() }));
-        layout.loops.insert(end);
     }
     Some((Stages { dim: pipeline.dim, first, last, from: count - 1, span: pipeline.span }, layout))
 }

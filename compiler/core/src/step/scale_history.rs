@@ -145,13 +145,10 @@ impl ScaleHistory {
     }
 
     fn dims(&mut self, g: &mut Graph) -> [Dim; 2] {
-        let free = |g: &Graph, wanted: &str| {
-            (0..).map(|i| format!("{wanted}{}", "_".repeat(i))).find(|n| g.dims.find(n).is_none())
-        };
         *self.dims.get_or_insert_with(|| {
             let logarithms = 2 * NONE as usize;
             [("fp8_history", self.steps), ("fp8_logarithm", logarithms)]
-                .map(|(name, size)| g.dims.add(free(g, name).unwrap_or_default(), size))
+                .map(|(name, size)| g.dims.make(name, size, None))
         })
     }
 

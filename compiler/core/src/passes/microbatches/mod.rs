@@ -61,17 +61,12 @@ pub(crate) fn planned(
     if n == 1 && (stages.is_none() || evaluates) {
         return Ok(None);
     }
-    let free = |wanted: String| {
-        (0..).map(|i: usize| format!("{wanted}{}", "_".repeat(i))).find(|n| dims.find(n).is_none())
-    };
-    let (over, whole) = (free("microbatch".into()), free(format!("{name}*microbatch")));
-    let over = dims.add(over.unwrap_or_default(), n);
-    let whole = dims.add(whole.unwrap_or_default(), size);
+    let over = dims.make("microbatch", n, None);
+    let whole = dims.make(&format!("{name}*microbatch"), size, Some(dim));
     let mut layout = layout.clone();
     let of_whole = layout.rules.iter().filter(|r| r.dim == RuleDim::Dim(dim)).cloned();
     let of_whole: Vec<_> = of_whole.map(|r| crate::layout::Rule { dim: RuleDim::Dim(whole), ..r }).collect();
     layout.rules.extend(of_whole);
-    layout.loops.insert(over);
     Ok(Some((Batch { n, parts: Microbatches { dim, over }, whole, span, stages, evaluates }, layout)))
 }
 

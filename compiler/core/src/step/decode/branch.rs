@@ -1,7 +1,6 @@
 //! Sequences that go on from others: of what is kept each takes what its parent has.
 
 use super::Decoding;
-use super::rebuild::free;
 use crate::step::step_graph::{OutputKind, StepGraph, StepOutput};
 use meshwright_ops::{Graph, Id, InputOp, InputOpKind, Kind, Rename, Type};
 use meshwright_plan::{DType, Dim, InputDecl};
@@ -27,15 +26,9 @@ pub fn branch(from: &Decoding, to: &Decoding) -> Option<Branching> {
     let mut dims = to.step.graph.dims.clone();
     let size = from.step.graph.dims.size(row_from);
     let name = |what: &str| format!("{}*{what}", to.step.graph.dims.name(row));
-    let before = free(|n| dims.find(n).is_some(), name("before"));
-    let before = dims.add(before, size);
+    let before = dims.make(&name("before"), size, Some(row));
     let own = from.caches == to.caches;
-    let held = if own {
-        row
-    } else {
-        let held = free(|n| dims.find(n).is_some(), name("held"));
-        dims.add(held, size)
-    };
+    let held = if own { row } else { dims.make(&name("held"), size, Some(row)) };
     let mut g = Graph::new(dims);
     let parent = "parent".to_string();
     let ty = Type { dtype: DType::I32, dims: vec![row], range: Some(before) };

@@ -19,7 +19,7 @@ use crate::step::step_graph::{OutputKind, StepGraph, StepOutput};
 pub use branch::{Branching, branch};
 use meshwright_diag::{Diagnostic, Outcome, Span, codes};
 use meshwright_ops::{Graph, Id, InputOp, InputOpKind, Type};
-use meshwright_plan::{DType, Dim, Dims, InputDecl};
+use meshwright_plan::{DType, Dim, InputDecl};
 use meshwright_sorted::SortedSet;
 pub use outputs::DecodedOutput;
 use rebuild::{Rebuild, Refusal, Sequence, free};
@@ -105,14 +105,10 @@ fn decoded(step: &StepGraph, seq: Dim, of: NewPositions) -> Result<Decoding, Ref
     rebuild::each_position_by_itself(old, seq)?;
     causal::only_the_past(old, seq)?;
     let context = old.dims.size(seq);
-    let mut dims = Dims::default();
-    for (d, name) in old.dims.iter() {
-        dims.add(name, if d == seq { count } else { old.dims.size(d) });
-    }
-    let whole = free(|n| old.dims.find(n).is_some(), format!("{}*whole", old.dims.name(seq)));
-    let whole = dims.add(whole, context);
-    let fresh = free(|n| old.dims.find(n).is_some(), format!("{}*new", old.dims.name(seq)));
-    let fresh = dims.add(fresh, count);
+    let mut dims = old.dims.clone();
+    dims.resize(seq, count);
+    let whole = dims.make(&format!("{}*whole", old.dims.name(seq)), context, Some(seq));
+    let fresh = dims.make(&format!("{}*new", old.dims.name(seq)), count, Some(seq));
     let mut inputs = step.inputs.clone();
     let read = step.inputs_read();
     let of_positions = inputs.iter().find(|i| read.contains(i.name.as_str()) && i.dims.contains(&seq));
