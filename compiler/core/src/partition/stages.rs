@@ -1,7 +1,7 @@
 //! What stages of a pipeline may not do: meet in a collective within a microbatch.
 
 use super::spmd::{CopyId, Instr, PlacedLoop, Spmd};
-use crate::layout::{Layout, PipelineRule, Rule};
+use crate::layout::{Layout, PipelineRule, Rule, RuleDim};
 use meshwright_diag::{Diagnostic, codes};
 use meshwright_ops::{Computes, Crossing, Graph, Id, InputOpKind, Kind, Role};
 use meshwright_plan::{Axis, Dim, Pipeline, Placement};
@@ -19,6 +19,7 @@ pub(super) fn pipeline_of(layout: &Layout, loops: &[PlacedLoop]) -> Option<Pipel
 pub(super) fn refused_stages(spmd: &Spmd, layout: &Layout) -> Option<Diagnostic> {
     let all = [
         split_twice,
+        split_within,
         between_stages,
         joined_stack,
         ordered_stack,
@@ -44,6 +45,26 @@ fn split_twice(spmd: &Spmd, layout: &Layout) -> Option<Diagnostic> {
     Some(split_by_stages(g, (layout, pipeline), (copy.value, dim, axis)))
 }
 
+/// The same of what a stage computes in its iterations, where no other stage computes the other parts. A sum of these would meet
+/// what crosses the boundary of the loop.
+fn split_within(spmd: &Spmd, layout: &Layout) -> Option<Diagnostic> {
+    let (pipeline, g) = (layout.pipeline.as_ref()?, &spmd.step.graph);
+    let split = |of: &PlacedLoop, instr: &Instr| {
+        let copy = spmd.copy(instr.out());
+        let loops = match instr {
+            Instr::Op { loops, .. } => Some(loops),
+            Instr::Input { .. } | Instr::Reshard { .. } => None,
+        };
+        let mut splits = copy.placement.splits.iter().chain(loops.into_iter().flatten());
+        let of_stages = |axes: &Vec<Axis>| axes.iter().find(|a| of.axes.contains(a)).copied();
+        splits.find_map(|(dim, axes)| Some((copy.value, *dim, of_stages(axes)?)))
+    };
+    let found = spmd.loops.iter().filter(|l| !l.axes.is_empty());
+    let found =
+        { found }.find_map(|of| spmd.instrs[of.body.clone()].iter().find_map(|instr| split(of, instr)))?;
+    Some(split_by_stages(g, (layout, pipeline), found))
+}
+
 /// The same of a value that has no path between two of these placements.
 pub(super) fn split_twice_by<'p>(
     g: &Graph,
@@ -63,6 +84,7 @@ fn split_by_stages(
     (layout, pipeline): (&Layout, &PipelineRule),
     (value, dim, axis): (Id, Dim, Axis),
 ) -> Diagnostic {
+    let dim = g.dims.declared(dim).unwrap_or(dim);
     let (name, of) = (g.dims.name(pipeline.dim), g.dims.name(dim));
     let axis_name = layout.mesh.name(axis);
     let text = format!(
@@ -73,20 +95,17 @@ fn split_by_stages(
         .at(g.node(value).origin.span, why)
         .and(pipeline.span, "its iterations are stages");
     let splits = |r: &&Rule| r.axes.contains(&axis) && r.span != pipeline.span;
-    match stored_over_stages(layout) {
-        Some(rule) => reduced_once(d, rule),
-        None => {
-            let d = layout
-                .rules
-                .iter()
-                .find(splits)
-                .into_iter()
-                .fold(d, |d, r| d.and(r.span, "this rule splits it"));
-            d.help(format!(
-                "split `{of}` over another axis of the mesh, or leave `{axis_name}` out of its rule"
-            ))
-        }
+    let named = RuleDim::Dim(layout.first_name(dim));
+    // A rule of the dim, then one of any dim.
+    let of_values = |r: &&Rule| r.scope.kind.is_none() && [named, RuleDim::Any].contains(&r.dim);
+    let rules = || layout.rules.iter().filter(splits);
+    let of_dim = rules().filter(of_values).min_by_key(|r| r.dim != named);
+    if let (None, Some(stored)) = (of_dim, stored_over_stages(layout)) {
+        return reduced_once(d, stored);
     }
+    let rule = of_dim.or_else(|| rules().next());
+    let d = rule.into_iter().fold(d, |d, r| d.and(r.span, "this rule splits it"));
+    d.help(format!("split `{of}` over another axis of the mesh, or leave `{axis_name}` out of its rule"))
 }
 
 /// The rule by which gradients, parameters or states are split over the stages, where each part of the batch reduces its
