@@ -152,10 +152,10 @@ fn any_dim_is_none_of_a_history() {
         dims: [("batch", 60)].iter().chain(&SIZES[1..5]).map(|(n, s)| (n.to_string(), *s)).collect(),
         ..options(&model, mesh, layout, &[])
     };
-    let one = trained(&of("", ""), dir.path(), "one", 6);
+    let one = trained(&of("", ""), dir.path(), "one", 40);
     falls(&one, "mnist_mlp");
     for (i, (mesh, layout)) in ANY_DIM.into_iter().enumerate() {
-        let split = trained(&of(mesh, layout), dir.path(), &format!("split-{i}"), 6);
+        let split = trained(&of(mesh, layout), dir.path(), &format!("split-{i}"), 40);
         near(&one, &split, NEAR, &format!("{mesh}, {layout}"));
         scales_agree(&one, &split, &format!("{mesh}, {layout}"));
     }

@@ -251,7 +251,7 @@ fn unasked_gather(walk: &Walk, id: Id, axis: Axis, dim: Dim, user: Option<Id>) -
         ),
     );
     let rules = &walk.facts.layout.rules;
-    // What the compiler added has no name that a rule may use.
+    // A rule has no name for a dim that the compiler added.
     let declared = g.dims.declared(dim).map(|of| walk.facts.layout.first_name(of));
     let named = declared.map(RuleDim::Dim);
     let of_dim = rules.iter().find(|r| Some(r.dim) == named);
