@@ -64,10 +64,10 @@ fn a_maximum_is_taken_once() {
         ("", "recompute layers.*", "layers"),
         ("c=2", "heads, d_ff -> c", "layers"),
         ("data=2", "zero3", "layers"),
-        ("", "microbatches 2", "batch.part layers"),
-        ("d=2", "batch -> d; params: * -> d; microbatches 2; keep params; recompute *", "batch.part layers"),
-        ("pipe=2", pipeline, "batch.part layers"),
-        ("pipe=2", zb, "batch.part layers"),
+        ("", "microbatches 2", "microbatch layers"),
+        ("d=2", "batch -> d; params: * -> d; microbatches 2; keep params; recompute *", "microbatch layers"),
+        ("pipe=2", pipeline, "microbatch layers"),
+        ("pipe=2", zb, "microbatch layers"),
     ] {
         let wanted = SortedMap::from([(String::new(), weights()), (loops.to_string(), others())]);
         assert_eq!(of_gpt(mesh, layout), wanted, "{mesh}, {layout}");
@@ -156,6 +156,7 @@ fn after_steps(
     let project = loaded.project.unwrap_or_else(|| panic!("{text}: {:?}", loaded.diagnostics));
     let step: StepGraph = training_step(&project.program).unwrap();
     let plan = project.compile(&step, &loaded.sources).0.unwrap_or_else(|| panic!("{layout}")).plan;
+    let dims = plan.dims.clone();
     let mut cluster = Cluster::threads(&plan.mesh, &ClusterOptions::on(meshwright_cpu::device())).unwrap();
     let id = cluster.load(Arc::new(plan)).unwrap();
     cluster.init_state(id, 7).unwrap();
@@ -167,7 +168,6 @@ fn after_steps(
         names.iter().map(|n| (n.clone(), cluster.state(n).unwrap())).collect()
     };
     let first = all(&cluster);
-    let dims = project.program.graph.dims.clone();
     let provider: Provider = Arc::new(move |_, leaves: &[LocalInput]| {
         let whole = |l: &LocalInput| {
             let shape = dims.shape(&l.dims);
