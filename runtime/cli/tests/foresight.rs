@@ -76,10 +76,8 @@ fn published_numbers_have_a_range() {
     let file = folder("foresight-range").join("runs.toml");
     let path = file.to_str().unwrap();
     for seconds in [0.0, -1.0, 1e-308, f64::NAN, f64::INFINITY] {
-        let run_of = format!(
-            "version = 1\n[[run]]\nid = \"a\"\nmodel = \"gpt\"\npreset = \"tiny\"\nprecision = \"bf16\"\n\
-             machine = \"dgx-h200\"\nengine = \"cuda\"\n"
-        );
+        let run_of = "version = 1\n[[run]]\nid = \"a\"\nmodel = \"gpt\"\npreset = \"tiny\"\nprecision = \"bf16\"\n\
+             machine = \"dgx-h200\"\nengine = \"cuda\"\n";
         let number = toml_float(seconds);
         let of_collective = format!(
             "version = 1\n[[collective]]\nop = \"all_reduce\"\nbytes = 8\ndevices = 2\n\
