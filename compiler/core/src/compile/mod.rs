@@ -20,7 +20,7 @@ use crate::verify::{verify, verify_graph};
 use meshwright_diag::{Diagnostic, Outcome, codes, has_errors};
 use meshwright_ops::{Graph, Id};
 use meshwright_plan::actions::PipelineSchedule;
-use meshwright_plan::{Dim, Plan, Prim};
+use meshwright_plan::{Dim, Monoid, Plan, Prim};
 use std::borrow::Cow;
 use std::sync::LazyLock;
 
@@ -110,7 +110,7 @@ struct Pipeline {
     graph: [Pass<StepGraph, StepGraph>; 12],
     partition: Pass<StepGraph, Spmd>,
     lower: Pass<Spmd, Lowered>,
-    plan: [Pass<Plan, Plan>; 4],
+    plan: [Pass<Plan, Plan>; 5],
     rings: Pass<Lowered, Lowered>,
     overlap: [Pass<Plan, Plan>; 2],
     lifetimes: Pass<Plan, Finished>,
@@ -212,6 +212,12 @@ static PIPELINE: Pipeline = Pipeline {
         Pass::new("fuse", "chains of element-wise steps become one", |p, c, _| {
             Some(if c.options.examined { p } else { lowering::fuse(p) })
         }),
+        Pass::new(
+            "row_maxima",
+            "a maximum over all elements is first that of each row, which the kernel of the rows computes",
+            |p, c, _| Some(if c.options.examined { p } else { lowering::row_maxima(p) }),
+        )
+        .only_if(|p, _| has(p, |prim| matches!(prim, Prim::Reduce { monoid: Monoid::Max }))),
     ],
     rings: Pass::new(
         "rings",

@@ -1,7 +1,8 @@
 //! Chains of element-wise steps become one: what one step writes and the next reads stays in registers.
 //!
 //! Before `a = x * y; b = a + z` as two maps over one iteration space, after one map; `a` is still written if something else
-//! reads it, unless `b` is a factor in 8 bits. Where nothing else does, `a` may also lie in another order of its dims than `b`.
+//! reads it, unless `b` is a factor in 8 bits: such a factor is computed by a step of its own, which computes `a` a second time if
+//! that reads no more. Where nothing else does, `a` may also lie in another order of its dims than `b`.
 //! Maps without operands (constants, positions) are computed where they are used, but for tables: costly functions of positions
 //! that many elements read.
 
@@ -83,6 +84,19 @@ impl BufferUses {
         self.kept[buf] || self.readers[buf].iter().any(|i| *i != a && *i != b)
     }
 
+    /// True if the second of two maps reads no more bytes where it computes the results of the first itself, of values that are
+    /// stored anyway: `gelu` of what is kept for the backward pass, but not the sum of two values.
+    fn reads_less(&self, plan: &Plan, at: [usize; 2], [first, second]: [&Step; 2]) -> bool {
+        let bytes = |o: &Operand| {
+            let buffer = plan.buffer(o.buf);
+            buffer.extents.iter().map(|extent| extent.size).product::<usize>() * buffer.dtype.bytes()
+        };
+        let results = second.reads.iter().filter(|o| first.writes.iter().any(|w| w.buf == o.buf));
+        let more: Vec<_> = first.reads.iter().filter(|o| !second.reads.contains(o)).collect();
+        more.iter().all(|o| self.needed_besides(o.buf, at))
+            && more.into_iter().map(bytes).sum::<usize>() <= results.map(bytes).sum()
+    }
+
     /// The steps between two others that read a buffer.
     fn read_between(&self, buf: BufId, from: usize, to: usize) -> impl Iterator<Item = usize> + '_ {
         let all = &self.readers[buf];
@@ -97,13 +111,15 @@ pub fn fuse(mut plan: Plan) -> Plan {
     let mut uses = BufferUses::new(&plan);
     let mut steps: Vec<Option<Step>> = plan.steps.drain(..).map(Some).collect();
     for at in 0..steps.len() {
-        while let Some((from, to)) = candidate(&plan, &steps, &uses, at, &stretch) {
-            let (Some(first), Some(second)) = (steps[from].take(), steps[at].take()) else { break };
-            let generator = first.reads.is_empty();
+        while let Some(Candidate { from, to, twice }) = candidate(&plan, &steps, &uses, at, &stretch) {
+            let (Some(mut first), Some(second)) = (steps[from].take(), steps[at].take()) else { break };
             let needed = |b: BufId| uses.needed_besides(b, [from, at]);
-            // A generator is left for its other readers; anything else moves here.
-            let gone = !generator || !first.writes.iter().any(|o| needed(o.buf));
-            let merged = merge(&first, &second, &|b| !generator && needed(b));
+            // What is computed twice is left for the other readers; anything else moves here.
+            let merged = merge(&first, &second, &|b| !twice && needed(b));
+            if twice {
+                keep_results(&mut first, needed);
+            }
+            let gone = !twice || first.writes.is_empty();
             if gone {
                 uses.remove_reader(&first, from);
             }
@@ -117,15 +133,23 @@ pub fn fuse(mut plan: Plan) -> Plan {
     plan
 }
 
-/// A map whose result the map at `at` reads, and that can be merged with it; and the place of both: that of the second, or that
-/// of the first if both give numbers alone.
+/// A map that can be merged with one that reads its result.
+struct Candidate {
+    from: usize,
+    /// The place of both: that of the second, or that of the first if both give numbers alone.
+    to: usize,
+    /// True if the first one stays for its other readers, so that its results are computed twice.
+    twice: bool,
+}
+
+/// A map whose result the map at `at` reads, and that can be merged with it.
 fn candidate(
     plan: &Plan,
     steps: &[Option<Step>],
     uses: &BufferUses,
     at: usize,
     stretch: &[usize],
-) -> Option<(usize, usize)> {
+) -> Option<Candidate> {
     let second = steps[at].as_ref()?;
     let Prim::Map { expr: e2, .. } = &second.prim else { return None };
     let (inputs, o2) = (&second.reads, &second.writes);
@@ -148,13 +172,16 @@ fn candidate(
             // A generator: each of its dims is a dim of the consumer, split alike.
             let within = produced.dims.iter().all(|d| o2[0].dims.contains(d));
             if within && !is_table(plan, (e1, produced), &o2[0]) {
-                return Some((from, at));
+                return Some(Candidate { from, to: at, twice: true });
             }
             continue;
         }
         // A device stores factors in 8 bits as codes if a step of their own rounds them.
         if o1.iter().any(|o| uses.needed_besides(o.buf, [from, at])) && is_factor(steps, uses, at, MOST_MAPS)
         {
+            if same_order(plan, &o1[0], &o2[0]) && uses.reads_less(plan, [from, at], [first, second]) {
+                return Some(Candidate { from, to: at, twice: true });
+            }
             continue;
         }
         if !same_order(plan, &o1[0], &o2[0]) {
@@ -167,17 +194,29 @@ fn candidate(
         let between = || o1.iter().flat_map(|o| uses.read_between(o.buf, from, at));
         // Moved down to `at`, what it writes must not be read before.
         if between().next().is_none() {
-            return Some((from, at));
+            return Some(Candidate { from, to: at, twice: false });
         }
         // Moved up, what it reads must be there: of a number that a loop stacks, as the inverse of a scale.
         let there = |o: &Operand| o1.iter().chain(i1).any(|known| known.buf == o.buf);
         let stacks =
             |i: usize| steps[i].as_ref().is_some_and(|s| matches!(s.prim, Prim::IterationUpdate { .. }));
         if o2[0].dims.is_empty() && between().all(stacks) && inputs.iter().all(there) {
-            return Some((from, from));
+            return Some(Candidate { from, to: from, twice: false });
         }
     }
     None
+}
+
+/// Removes the results of a map that nothing needs any more.
+fn keep_results(step: &mut Step, needed: impl Fn(BufId) -> bool) {
+    let keep: Vec<bool> = step.writes.iter().map(|o| needed(o.buf)).collect();
+    let Prim::Map { regs, .. } = &mut step.prim else { return };
+    let mut kept = keep.iter();
+    regs.retain(|_| kept.next() == Some(&true));
+    let mut kept = keep.iter();
+    step.writes.retain(|_| kept.next() == Some(&true));
+    let mut kept = keep.iter();
+    step.origin.retain(|_| kept.next() == Some(&true));
 }
 
 /// True if a map rounds to 8 bits, or is one of `most` that lead to such a map alone.

@@ -124,7 +124,7 @@ pub(super) fn cut(
 impl DefUse<'_> {
     /// The only consumer of a value, if it is a reduction in the same iteration and reads the value once under the same
     /// dims.
-    fn folded_by(&self, at: usize, written: &Operand) -> Option<usize> {
+    pub(crate) fn folded_by(&self, at: usize, written: &Operand) -> Option<usize> {
         let by = self.only(written.buf)?;
         let step = self.plan.steps.get(by)?;
         let mut reads = step.reads.iter().filter(|o| o.buf == written.buf);

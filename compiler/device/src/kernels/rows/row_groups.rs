@@ -213,6 +213,20 @@ impl<C: Fn(&RowSteps) -> Option<FusedCall>, W: Fn(&Step) -> bool> Finder<'_, C, 
         }
     }
 
+    /// True if one fold alone, which cannot join the group, consumes a value: it computes the value of what is stored anyway.
+    fn is_folded(&self, growth: &Growth, at: usize) -> bool {
+        let step = &self.uses.plan.steps[at];
+        let (Prim::Map { .. }, [from], [out]) = (&step.prim, &step.reads[..], &step.writes[..]) else {
+            return false;
+        };
+        let by = self.uses.folded_by(at, out);
+        let joins = |by: usize| {
+            split(&self.uses.plan.steps[by], by).is_some_and(|found| found.space == growth.group.space)
+        };
+        let stored = !growth.made.contains(&from.buf) || self.uses.only(from.buf).is_none();
+        by.is_some_and(|by| !joins(by)) && stored && !self.uses.leaves(out.buf)
+    }
+
     /// Adds a step, if the device has a kernel for the group with it.
     fn joins(&self, growth: &mut Growth, at: usize) -> bool {
         let step = &self.uses.plan.steps[at];
@@ -235,6 +249,7 @@ impl<C: Fn(&RowSteps) -> Option<FusedCall>, W: Fn(&Step) -> bool> Finder<'_, C, 
             || !step.reads.iter().all(same)
             || self.residuals.steps.contains_key(&at)
             || !self.uses.is_beside(first, at)
+            || self.is_folded(growth, at)
         {
             return false;
         }
