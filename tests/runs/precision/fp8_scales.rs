@@ -3,22 +3,29 @@
 use super::fp8::{planned, tiny, training};
 use crate::support::options;
 use meshwright_core::{StepGraph, training_step};
+use meshwright_device::kernels::Kernel;
+use meshwright_device::launch::LaunchKind;
+use meshwright_device::target::Target;
 use meshwright_exec::{Cluster, ClusterOptions, HostData, HostTensor, LocalInput, Provider};
-use meshwright_plan::{Collective, Monoid, Plan, Prim};
-use meshwright_sorted::SortedMap;
+use meshwright_plan::expr::{Scalar, UnaryFn};
+use meshwright_plan::{BufId, Collective, Monoid, Plan, Prim, Step};
+use meshwright_sorted::{SortedMap, SortedSet};
 use meshwright_train::{Project, ProjectOptions};
 use std::sync::Arc;
 
-/// Maxima for scales by the name of their value, each with the dims of the loops that compute it.
+/// Maxima for scales by the name of their value, each with the dims of the loops that compute it; those of rows, of which another
+/// is computed, count as that one.
 fn maxima(plan: &Plan) -> Vec<(String, Vec<String>)> {
     let (mut loops, mut found) = (Vec::new(), Vec::new());
+    let of_rows = maxima_of_rows(plan);
     for step in &plan.steps {
         match &step.prim {
             Prim::Repeat { dim, .. } => loops.push(plan.dims.name(*dim).to_string()),
             Prim::EndRepeat => drop(loops.pop()),
             Prim::Reduce { monoid: Monoid::Max } => {
                 let path = step.origin[0].path.to_string();
-                if path.starts_with("e4m3(") || path.starts_with("e5m2(") {
+                let scales = path.starts_with("e4m3(") || path.starts_with("e5m2(");
+                if scales && !of_rows.contains(&step.writes[0].buf) {
                     found.push((path, loops.clone()));
                 }
             }
@@ -26,6 +33,14 @@ fn maxima(plan: &Plan) -> Vec<(String, Vec<String>)> {
         }
     }
     found
+}
+
+/// The maxima of which another maximum is computed.
+fn maxima_of_rows(plan: &Plan) -> SortedSet<BufId> {
+    let is_max = |step: &&Step| matches!(step.prim, Prim::Reduce { monoid: Monoid::Max });
+    let written: SortedSet<BufId> = plan.steps.iter().filter(is_max).map(|s| s.writes[0].buf).collect();
+    let read = plan.steps.iter().filter(is_max).map(|s| s.reads[0].buf);
+    read.filter(|buf| written.contains(buf)).collect()
 }
 
 /// Weights, activations and cotangents of gpt whose maxima are taken in these loops.
@@ -81,6 +96,7 @@ fn a_history_takes_each_maximum_once() {
     let model = super::fp8_history::shipped("gpt", 4, dir.path());
     let o = ProjectOptions { preset: Some("tiny".into()), ..options(&model, "", "", &[]) };
     let plan = planned(&o, training);
+    let of_rows = maxima_of_rows(&plan);
     let of = |monoid: Monoid, in_loops: bool| {
         let mut depth = 0;
         let mut count = 0;
@@ -89,7 +105,8 @@ fn a_history_takes_each_maximum_once() {
                 Prim::Repeat { .. } => depth += 1,
                 Prim::EndRepeat => depth -= 1,
                 Prim::Reduce { monoid: found } if *found == monoid && (depth > 0) == in_loops => {
-                    count += usize::from(step.origin[0].path.starts_with("fp8/"));
+                    let whole = !of_rows.contains(&step.writes[0].buf);
+                    count += usize::from(whole && step.origin[0].path.starts_with("fp8/"));
                 }
                 _ => {}
             }
@@ -97,6 +114,46 @@ fn a_history_takes_each_maximum_once() {
         count
     };
     assert_eq!([of(Monoid::Max, false), of(Monoid::Max, true)], [weights().len(), others().len()]);
+}
+
+/// On a GPU no kernel reads a value for its maximum alone where a kernel along rows makes the value, or sums it over its rows. What
+/// is left are weights, the result of attention, and `gelu`, of which nothing else is stored.
+#[test]
+fn kernels_along_rows_have_the_maxima() {
+    let plan = planned(&tiny("gpt", "", ""), training);
+    let device = meshwright_device::compile(&plan, 0, Target::h100()).unwrap();
+    // No weight has fewer elements, and there are fewer rows.
+    let least = 128 * 128;
+    let mut read: SortedMap<String, usize> = SortedMap::new();
+    for launch in device.launches.iter() {
+        let LaunchKind::Kernel(Kernel::Fold(calls)) = &launch.kind else { continue };
+        for call in calls.0.iter().filter(|call| call.monoid == Monoid::Max) {
+            let elements: usize = call.sizes.iter().product();
+            let at = *launch.steps.last().unwrap();
+            if elements >= least {
+                read.insert(plan.steps[at].origin[0].path.to_string(), elements);
+            }
+        }
+    }
+    let mut wanted = weights();
+    wanted.extend(["attention.attention", "mlp.up"].map(|name| format!("e4m3({BLOCK}{name})")));
+    wanted.sort();
+    assert_eq!(read.keys().cloned().collect::<Vec<_>>(), wanted, "{read:?}");
+}
+
+/// `gelu` is stored nowhere: its factors and its gradient compute it of what the layer has before it.
+#[test]
+fn factors_compute_cheap_values_themselves() {
+    let plan = planned(&tiny("gpt", "", ""), training);
+    let tanh = |step: &&Step| {
+        let Prim::Map { expr, .. } = &step.prim else { return false };
+        expr.nodes.iter().any(|n| matches!(n.scalar, Scalar::Unary(UnaryFn::Tanh, _)))
+    };
+    let made: Vec<String> = plan.steps.iter().filter(tanh).map(|s| s.origin[0].path.to_string()).collect();
+    let up = format!("{BLOCK}mlp.up");
+    let factor = format!("e4m3({up})");
+    // Its magnitudes and the factor in the forward pass, the factor and the gradient in the backward pass.
+    assert_eq!(made, [&factor, &factor, &factor, &format!("d({up})")]);
 }
 
 /// Devices agree on the scales of all layers of a weight at once, in front of the loops.

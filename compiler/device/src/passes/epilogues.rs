@@ -323,7 +323,7 @@ impl Finder<'_> {
     }
 
     /// The consumers of a step's result before a later one, if they only store the value into the stack of a loop, or
-    /// add it to the stack: they may be delayed.
+    /// add it to the stack or to a sum that the loop carries: they may be delayed.
     fn updates(&self, first: usize, last: usize, residuals: &Residuals) -> Option<Vec<usize>> {
         let steps = &self.uses.plan.steps;
         // A consumer may have been moved itself.
@@ -345,6 +345,7 @@ impl Finder<'_> {
             match steps[at].prim {
                 Prim::IterationUpdate { .. } if readers.is_empty() => {}
                 Prim::Map { .. } if self.adds_at_position(at, &readers) => after.extend(readers),
+                Prim::Map { .. } if readers.is_empty() && self.adds_to_carry(at) => {}
                 _ => return None,
             }
             next += 1;
@@ -365,6 +366,13 @@ impl Finder<'_> {
             matches!(steps[*s].prim, Prim::IterationUpdate { .. }) && steps[*s].reads[0].buf == stack
         };
         self.uses.only(sum.buf).is_some() && readers.iter().all(puts)
+    }
+
+    /// Whether an element-wise step adds to a sum that a loop carries: only the end of the loop reads the new sum.
+    fn adds_to_carry(&self, at: usize) -> bool {
+        let steps = &self.uses.plan.steps;
+        let ([_, _], [sum]) = (&steps[at].reads[..], &steps[at].writes[..]) else { return false };
+        self.uses.only(sum.buf).is_some_and(|by| matches!(steps[by].prim, Prim::EndRepeat))
     }
 
     /// Whether a step slices a stack for a single consumer, and could do so before another step.

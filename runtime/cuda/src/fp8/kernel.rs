@@ -1,5 +1,6 @@
-//! The kernel: a block computes a square tile of the matrix, and writes it by rows, by columns, or both. The transposed tile
-//! passes through shared memory, so that the elements that a warp writes lie side by side either way.
+//! The kernel: a block computes a square tile of the matrix, and writes it by rows, by columns, or both. A thread has a small square
+//! of it: the codes of a row, or of a column, are one word. Those of columns pass through shared memory, so that the words that a
+//! warp writes lie side by side either way.
 
 use crate::kernel::drawn::Draw;
 use crate::kernel::elements::{OperandSource, Operands, Pace, Singles, Tensors, element_at, load, position};
@@ -8,14 +9,18 @@ use cubecl::prelude::*;
 use cubecl::std::FastDivmod;
 use meshwright_plan::{DType, Fp8};
 
-/// Rows and columns of a tile: those of a row are one sector of 32 bytes.
-pub(super) const TILE: usize = 32;
-/// Rows of a tile that a block computes at once.
-const AT_ONCE: usize = 8;
+/// Rows and columns of a thread's part of a tile.
+const SIDE: usize = 4;
+/// Parts along the rows of a tile, and along its columns.
+const PARTS: usize = 16;
+/// Rows and columns of a tile.
+pub(super) const TILE: usize = SIDE * PARTS;
 /// Threads of a block.
-pub(super) const THREADS: usize = TILE * AT_ONCE;
-/// Elements from one row of a tile in shared memory to the next: the elements of a column lie in different banks.
-const PITCH: usize = TILE + 1;
+pub(super) const THREADS: usize = PARTS * PARTS;
+/// Words from one column of a tile in shared memory to the next: those of a row lie in different banks.
+const PITCH: usize = PARTS + 1;
+/// Codes of a vector of results.
+pub(super) const CODES: usize = SIDE;
 
 /// The compile-time parameters.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -30,7 +35,7 @@ pub(super) struct FactorShape {
     pub(super) turned: bool,
 }
 
-/// Sizes of the dims, the global position of the first element along each if the value depends on positions, and the rows and
+/// Sizes of the dims (the last one in vectors), the global position of the first element along each if the value depends on positions, and the rows and
 /// columns of the matrix.
 #[derive(CubeType, CubeLaunch)]
 pub(super) struct FactorSpace {
@@ -41,71 +46,111 @@ pub(super) struct FactorSpace {
 }
 
 #[cube(launch_unchecked, address_type = "dynamic")]
-pub(super) fn round_factor<E: Float, N: Size>(
-    words: Sequence<OwnedTensor<f32>>,
-    halves: Sequence<OwnedTensor<E>>,
-    bytes: Sequence<OwnedTensor<u8>>,
-    mut outs: Sequence<OwnedTensor<u8>>,
+pub(super) fn round_factor<E: Float, N: Size, M: Size>(
+    words: Sequence<OwnedTensor<Vector<f32, N>>>,
+    halves: Sequence<OwnedTensor<Vector<E, N>>>,
+    bytes: Sequence<OwnedTensor<Vector<u8, N>>>,
+    single_words: Sequence<OwnedTensor<f32>>,
+    single_halves: Sequence<OwnedTensor<E>>,
+    single_bytes: Sequence<OwnedTensor<u8>>,
+    mut outs: Sequence<OwnedTensor<Vector<u8, M>>>,
     space: FactorSpace,
     #[comptime] shape: FactorShape,
     #[define(E)] _half: ElemType,
 ) {
-    let vectors = Tensors::<E, N> { words: Sequence::new(), halves: Sequence::new(), bytes: Sequence::new() };
-    let singles = Singles::<E> { words, halves, bytes };
+    let vectors = Tensors::<E, N> { words, halves, bytes };
+    let singles = Singles::<E> { words: single_words, halves: single_halves, bytes: single_bytes };
     let (draws, step) = (Sequence::<Draw>::new(), Sequence::<OwnedTensor<u32>>::new());
     let operands = Operands::<E, N> { vectors, singles, draws, step };
     let mut tile = Shared::<[u32]>::new_slice(comptime!(TILE * PITCH));
     let across = space.columns.div_ceil(comptime!(TILE as u32));
     let first_row = CUBE_POS_X / across * comptime!(TILE as u32);
     let first_column = CUBE_POS_X % across * comptime!(TILE as u32);
-    let (x, y) = (UNIT_POS % comptime!(TILE as u32), UNIT_POS / comptime!(TILE as u32));
-    #[unroll]
-    for pass in 0..comptime!(TILE / AT_ONCE) {
-        let down = y + comptime!((pass * AT_ONCE) as u32);
-        let (row, column) = (first_row + down, first_column + x);
-        if row < space.rows && column < space.columns {
-            let place = row as usize * space.columns as usize + column as usize;
-            let found =
-                code(value(&operands, &space, place, comptime!(shape.clone())), comptime!(shape.format));
+    let (x, y) = (UNIT_POS % comptime!(PARTS as u32), UNIT_POS / comptime!(PARTS as u32));
+    // Rows and columns of the matrix are multiples of a part's.
+    let (row, column) = (first_row + y * comptime!(SIDE as u32), first_column + x * comptime!(SIDE as u32));
+    if row < space.rows && column < space.columns {
+        let mut columns = Array::<u32>::new(SIDE);
+        #[unroll]
+        for i in 0..SIDE {
+            let place = (row + comptime!(i as u32)) as usize * space.columns as usize + column as usize;
+            let codes = codes(&operands, &space, place, comptime!(shape.clone()));
             if comptime!(shape.plain) {
-                outs.index_mut(0usize)[place] = u8::cast_from(found);
+                outs.index_mut(0usize)[place / CODES] = bytes_of::<M>(&codes);
             }
-            if comptime!(shape.turned) {
-                tile[(down * comptime!(PITCH as u32) + x) as usize] = found;
+            #[unroll]
+            for k in 0..SIDE {
+                let code = *codes.index(k) << comptime!(8 * i as u32);
+                columns[k] = if comptime!(i == 0) { code } else { columns[k] | code };
+            }
+        }
+        if comptime!(shape.turned) {
+            #[unroll]
+            for k in 0..SIDE {
+                let down = x * comptime!(SIDE as u32) + comptime!(k as u32);
+                tile[(down * comptime!(PITCH as u32) + y) as usize] = columns[k];
             }
         }
     }
     if comptime!(shape.turned) {
         sync_cube();
         let which = comptime!(if shape.plain { 1usize } else { 0usize });
+        let row = first_row + x * comptime!(SIDE as u32);
         #[unroll]
-        for pass in 0..comptime!(TILE / AT_ONCE) {
-            let down = y + comptime!((pass * AT_ONCE) as u32);
-            let (row, column) = (first_row + x, first_column + down);
+        for pass in 0..SIDE {
+            let down = y + comptime!((pass * PARTS) as u32);
+            let column = first_column + down;
             if row < space.rows && column < space.columns {
                 let place = column as usize * space.rows as usize + row as usize;
-                let found = tile[(x * comptime!(PITCH as u32) + down) as usize];
-                outs.index_mut(which)[place] = u8::cast_from(found);
+                let word = tile[(down * comptime!(PITCH as u32) + x) as usize];
+                let mut codes = Sequence::<u32>::new();
+                #[unroll]
+                for k in 0..SIDE {
+                    codes.push((word >> comptime!(8 * k as u32)) & 0xffu32);
+                }
+                outs.index_mut(which)[place / CODES] = bytes_of::<M>(&codes);
             }
         }
     }
 }
 
-/// The scaled and rounded value of an element, by its number in the order of the dims.
+/// The codes of a part's row, the first element of which has this number in the order of the dims.
 #[cube]
-fn value<E: Float, N: Size>(
+fn codes<E: Float, N: Size>(
     operands: &Operands<E, N>,
     space: &FactorSpace,
-    number: usize,
+    first: usize,
     #[comptime] shape: FactorShape,
-) -> f32 {
+) -> Sequence<u32> {
     let pace = comptime!(shape.pace);
-    let at = position(&space.sizes, 0usize, number, 0usize, pace);
-    let none = Tensors::<E, N> { words: Sequence::new(), halves: Sequence::new(), bytes: Sequence::new() };
-    let loaded = load(operands, &none, &at, comptime!(shape.operands.clone()), pace);
     let many = comptime!(shape.operands.len());
-    let element = element_at(&loaded, &at, &space.starts, 0usize, many, pace);
-    evaluate(&element, comptime!(shape.program.clone()))
+    let mut codes = Sequence::<u32>::new();
+    #[unroll]
+    for vector in 0..comptime!(SIDE / pace.width) {
+        let number = first / comptime!(pace.width) + vector;
+        let at = position(&space.sizes, 0usize, number, 0usize, pace);
+        let none =
+            Tensors::<E, N> { words: Sequence::new(), halves: Sequence::new(), bytes: Sequence::new() };
+        let loaded = load(operands, &none, &at, comptime!(shape.operands.clone()), pace);
+        #[unroll]
+        for lane in 0..comptime!(pace.width) {
+            let element = element_at(&loaded, &at, &space.starts, lane, many, pace);
+            let value = evaluate(&element, comptime!(shape.program.clone()));
+            codes.push(code(value, comptime!(shape.format)));
+        }
+    }
+    codes
+}
+
+/// Codes one after the other.
+#[cube]
+fn bytes_of<M: Size>(codes: &Sequence<u32>) -> Vector<u8, M> {
+    let mut all = Vector::<u8, M>::new(u8::cast_from(*codes.index(0usize)));
+    #[unroll]
+    for k in 1..CODES {
+        all.insert(k, u8::cast_from(*codes.index(k)));
+    }
+    all
 }
 
 /// As [`Fp8::code`]: of a number of the format, or NaN.

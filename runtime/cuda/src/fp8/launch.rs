@@ -1,7 +1,7 @@
 //! The launch of the kernel that rounds a factor.
 
-use super::kernel::{FactorShape, FactorSpaceLaunch, THREADS, TILE, round_factor};
-use crate::kernel::arguments::{Arguments, address_type, half_type, moves, strides, walked};
+use super::kernel::{CODES, FactorShape, FactorSpaceLaunch, THREADS, TILE, round_factor};
+use crate::kernel::arguments::{Arguments, address_type, first, half_type, moves, strides, walked};
 use crate::kernel::elements::{OperandSource, Pace};
 use crate::kernel::operands::{GpuLaunch, OwnInputs, ResultSlot};
 use burn_cubecl::tensor::CubeTensor;
@@ -40,17 +40,25 @@ fn launch(
         true => JointWalk::apart(&map.sizes, &all),
         false => JointWalk::joined(&map.sizes, &all),
     };
-    let (mut arguments, mut operands) = (Arguments::default(), vec![]);
+    let width = [4, 2].into_iter().find(|width| walk.inner().is_multiple_of(*width)).unwrap_or(1);
+    let (mut vectors, mut singles, mut operands) = (Arguments::default(), Arguments::default(), vec![]);
     for (i, (operand, input)) in map.operands.iter().zip(inputs).enumerate() {
-        if let MapOperand::Tensor { dtype, .. } = operand {
-            operands.push((OperandSource::Each(arguments.push(*dtype, walked(&walk, input, i))), *dtype));
-        }
+        let MapOperand::Tensor { dtype, .. } = operand else { continue };
+        let arg = walked(&walk, input, i);
+        let source = match walk.strides[i].last() {
+            _ if width > 1 && walk.is_vectors(i, first(input), width) => {
+                OperandSource::Vector(vectors.push(*dtype, arg))
+            }
+            Some(0) => OperandSource::One(singles.push(*dtype, arg)),
+            _ => OperandSource::Each(singles.push(*dtype, arg)),
+        };
+        operands.push((source, *dtype));
     }
     let rank = walk.sizes.len();
     let shape = FactorShape {
         program: map.program.clone(),
         operands,
-        pace: Pace { rank, along: rank - 1, width: 1 },
+        pace: Pace { rank, along: rank - 1, width },
         format: call.format,
         plain: call.plain,
         turned: call.turned,
@@ -58,7 +66,9 @@ fn launch(
     let starts: &[usize] = if has_positions { &map.starts } else { &[] };
     let starts = starts.iter().map(|n| *n as u32).collect();
     let [rows, columns] = call.matrix;
-    let space = FactorSpaceLaunch::new(walk.sizes.into_iter().collect(), starts, rows as u32, columns as u32);
+    let mut sizes = walk.sizes.clone();
+    sizes[rank - 1] /= width;
+    let space = FactorSpaceLaunch::new(sizes.into_iter().collect(), starts, rows as u32, columns as u32);
     let tensors = || inputs.iter().chain(outs);
     let address = tensors().map(address_type).max().unwrap_or_default();
     moves("RoundFactor", tensors());
@@ -71,10 +81,14 @@ fn launch(
             CubeCount::Static(blocks as u32, 1, 1),
             CubeDim::new_1d(THREADS as u32),
             address,
-            1,
-            arguments.words.into_iter().collect(),
-            arguments.halves.into_iter().collect(),
-            arguments.bytes.into_iter().collect(),
+            width,
+            CODES,
+            vectors.words.into_iter().collect(),
+            vectors.halves.into_iter().collect(),
+            vectors.bytes.into_iter().collect(),
+            singles.words.into_iter().collect(),
+            singles.halves.into_iter().collect(),
+            singles.bytes.into_iter().collect(),
             outs.iter().map(|out| out.clone().into_tensor_arg()).collect(),
             space,
             shape,

@@ -223,7 +223,8 @@ impl<C: Fn(&RowSteps) -> Option<FusedCall>, W: Fn(&Step) -> bool> Finder<'_, C, 
         let joins = |by: usize| {
             split(&self.uses.plan.steps[by], by).is_some_and(|found| found.space == growth.group.space)
         };
-        let stored = !growth.made.contains(&from.buf) || self.uses.only(from.buf).is_none();
+        let stored = |buf| self.uses.leaves(buf) || self.uses.only(buf).is_none();
+        let stored = !growth.made.contains(&from.buf) || stored(from.buf);
         by.is_some_and(|by| !joins(by)) && stored && !self.uses.leaves(out.buf)
     }
 
