@@ -262,6 +262,54 @@ fn layers_in_fp8_are_the_same_on_a_gpu() {
     }
 }
 
+/// Operands of a factor lie in any order of their dims, with rows of 6: what a thread rounds at a time is read in vectors of two or
+/// one by one. Numbers are whole, so that nothing is rounded.
+fn read_in_any_order(mut devices: Devices) {
+    let (mut g, mut bound) = (Graph::new(Dims::default()), Bound::new());
+    let [r, a, b, h] = [("r", 32), ("a", 8), ("b", 6), ("h", 16)].map(|(n, size)| g.dims.add(n, size));
+    let mut rng = Rng::new(29);
+    let mut of = |g: &mut Graph, name: &str, dims: &[Dim]| {
+        let leaf = InputOpKind::Input { name: name.into() };
+        let id = g.op(InputOp { input: leaf, ty: Type::new(DType::F32, dims.to_vec()) }, &[]);
+        bound.insert(id, F64Tensor::build(&g.dims, dims, |_| rng.float(-2.0, 2.0).round()));
+        id
+    };
+    let left = [of(&mut g, "x", &[r, a, b]), of(&mut g, "y", &[b, r, a])];
+    let right = [of(&mut g, "v", &[a, b, h]), of(&mut g, "w", &[h, a, b]), of(&mut g, "u", &[h])];
+    let factors = [g.sum_of(&left), g.sum_of(&right)].map(|x| g.scaled(x, 1.0));
+    let product = g.contract_to(&factors, &[r, h]);
+    g.nodes[product].origin.layer = true;
+    let step = StepGraph { float: Arithmetic::FP8, ..step(&g, &[("product", product)]) };
+    let wanted = [("product", product, walk(&g, &bound)[product.0 as usize].clone())];
+    let whole = [way(&[], vec![])];
+    // The result is a number of `bf16`.
+    let within = Within { least: 0.0, narrow: 1.0 / 256.0, ..Within::default() };
+    same_step("any order", &step, &tensors(&step.graph, &bound), &wanted, within, &whole, &mut devices)
+        .unwrap();
+    let Ok(planned) = plan(&step, &layout(&whole[0].mesh, vec![]), false) else { panic!("no plan") };
+    let device = meshwright_device::compile(&planned.plan, 0, Target::h100()).unwrap();
+    let reads = |launch: &Launch| match &launch.kind {
+        LaunchKind::Kernel(Kernel::Fp8Factor(call)) => Some(call.map.operands.len()),
+        _ => None,
+    };
+    let found: Vec<usize> = device.launches.iter().filter_map(reads).collect();
+    // Two or three values each, and the scale.
+    assert_eq!(found, [3, 4]);
+}
+
+#[test]
+fn factors_are_read_in_any_order() {
+    read_in_any_order(Devices::of(meshwright_burn::reference()));
+}
+
+#[cfg(feature = "cuda")]
+#[test]
+fn factors_are_read_in_any_order_on_a_gpu() {
+    if crate::engines::gpu() {
+        read_in_any_order(Devices::of(meshwright_cuda::gpu(0)));
+    }
+}
+
 /// Codes with scales give the bits that numbers of `bf16` give: both sum exact products in one order. The plain product of the
 /// reference sums in another one where it has no epilogue.
 #[test]
