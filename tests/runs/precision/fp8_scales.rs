@@ -153,7 +153,7 @@ fn factors_compute_cheap_values_themselves() {
     let up = format!("{BLOCK}mlp.up");
     let factor = format!("e4m3({up})");
     // Its magnitudes and the factor in the forward pass, the factor and the gradient in the backward pass.
-    assert_eq!(made, [&factor, &factor, &factor, &format!("d({up})")]);
+    assert_eq!(made, [factor.clone(), factor.clone(), factor, format!("d({up})")]);
 }
 
 /// Devices agree on the scales of all layers of a weight at once, in front of the loops.
