@@ -262,9 +262,8 @@ fn layers_in_fp8_are_the_same_on_a_gpu() {
     }
 }
 
-/// Operands of a factor lie in any order of their dims, with rows of 6: what a thread rounds at a time is read in vectors of two or
-/// one by one. Numbers are whole, so that nothing is rounded.
-fn read_in_any_order(mut devices: Devices) {
+/// Factors with three dims, of values whose operands lie in another order of these. Numbers are whole, so that nothing is rounded.
+fn made_of_any_order(mut devices: Devices) {
     let (mut g, mut bound) = (Graph::new(Dims::default()), Bound::new());
     let [r, a, b, h] = [("r", 32), ("a", 8), ("b", 6), ("h", 16)].map(|(n, size)| g.dims.add(n, size));
     let mut rng = Rng::new(29);
@@ -288,25 +287,20 @@ fn read_in_any_order(mut devices: Devices) {
         .unwrap();
     let Ok(planned) = plan(&step, &layout(&whole[0].mesh, vec![]), false) else { panic!("no plan") };
     let device = meshwright_device::compile(&planned.plan, 0, Target::h100()).unwrap();
-    let reads = |launch: &Launch| match &launch.kind {
-        LaunchKind::Kernel(Kernel::Fp8Factor(call)) => Some(call.map.operands.len()),
-        _ => None,
-    };
-    let found: Vec<usize> = device.launches.iter().filter_map(reads).collect();
-    // Two or three values each, and the scale.
-    assert_eq!(found, [3, 4]);
+    let rounds = |launch: &&Launch| matches!(launch.kind, LaunchKind::Kernel(Kernel::Fp8Factor(_)));
+    assert_eq!(device.launches.iter().filter(rounds).count(), 2);
 }
 
 #[test]
-fn factors_are_read_in_any_order() {
-    read_in_any_order(Devices::of(meshwright_burn::reference()));
+fn factors_are_made_of_any_order() {
+    made_of_any_order(Devices::of(meshwright_burn::reference()));
 }
 
 #[cfg(feature = "cuda")]
 #[test]
-fn factors_are_read_in_any_order_on_a_gpu() {
+fn factors_are_made_of_any_order_on_a_gpu() {
     if crate::engines::gpu() {
-        read_in_any_order(Devices::of(meshwright_cuda::gpu(0)));
+        made_of_any_order(Devices::of(meshwright_cuda::gpu(0)));
     }
 }
 

@@ -7,7 +7,7 @@ use meshwright_sorted::{SortedMap, SortedSet};
 impl Step {
     /// For each result the axes over which it is partial: those over which the operands are, and those of the split dims that the
     /// step folds. Only sums travel through steps that compute, and only where the primitive is linear; what only moves elements
-    /// takes parts of any monoid along.
+    /// takes parts of any monoid along, and so does a fold by the same monoid.
     ///
     /// # Errors
     /// What is wrong, in words: something else than a sum travels, the primitive is not linear, or a split dim is lost.
@@ -54,6 +54,18 @@ impl Step {
             for (a, monoid) in
                 self.reads.iter().flat_map(|o| &plan.buffer(o.buf).partial).map(|(a, m)| (*a, *m))
             {
+                if kept(a) || partial.insert(a, monoid).is_some() {
+                    return Err(format!("splits over `{}` what is partial over it", plan.mesh.name(a)));
+                }
+            }
+            return Ok(partial);
+        }
+        if let (Prim::Reduce { monoid }, [from]) = (&self.prim, &self.reads[..])
+            && plan.buffer(from.buf).partial.values().all(|m| m == monoid)
+        {
+            // A fold of parts, which the same fold finishes, is a part.
+            let more = plan.buffer(from.buf).partial.iter().map(|(a, m)| (*a, *m));
+            for (a, monoid) in more {
                 if kept(a) || partial.insert(a, monoid).is_some() {
                     return Err(format!("splits over `{}` what is partial over it", plan.mesh.name(a)));
                 }

@@ -9,7 +9,7 @@
 use super::per_buffer::PerBuffer;
 use super::stretches::stretches;
 use meshwright_plan::expr::{BinaryFn, Reg, Scalar, UnaryFn};
-use meshwright_plan::{BufId, Dim, Expr, Operand, Plan, Prim, Step};
+use meshwright_plan::{BufId, Dim, Expr, Operand, Plan, Prim, Step, cut};
 use meshwright_sorted::SortedMap;
 
 /// Most nodes of a fused expression: its registers should stay in the first-level cache.
@@ -84,17 +84,36 @@ impl BufferUses {
         self.kept[buf] || self.readers[buf].iter().any(|i| *i != a && *i != b)
     }
 
-    /// True if the second of two maps reads no more bytes where it computes the results of the first itself, of values that are
-    /// stored anyway: `gelu` of what is kept for the backward pass, but not the sum of two values.
-    fn reads_less(&self, plan: &Plan, at: [usize; 2], [first, second]: [&Step; 2]) -> bool {
+    /// The step that computes of one map what a second one reads of it, if the second one then reads no more bytes, of values that are
+    /// stored anyway: `gelu` of what is kept for the backward pass, but not the sum of two values. Where a step that may not copy
+    /// it too reads it, it is stored.
+    fn copied(
+        &self,
+        plan: &Plan,
+        at: [usize; 2],
+        [first, second]: [&Step; 2],
+        may_copy: &dyn Fn(usize) -> bool,
+    ) -> Option<Step> {
+        let Prim::Map { expr, regs } = &first.prim else { return None };
+        let is_read = |o: &Operand| second.reads.iter().any(|r| r.buf == o.buf);
+        let mut read = (0..first.writes.len()).filter(|k| is_read(&first.writes[*k]));
+        let (Some(k), None) = (read.next(), read.next()) else { return None };
+        let result = first.writes[k].buf;
+        if self.kept[result] || !self.readers[result].iter().all(|s| at.contains(s) || may_copy(*s)) {
+            return None;
+        }
+        let stored = regs.iter().copied().zip(&first.writes).filter(|(_, o)| self.needed_besides(o.buf, at));
+        let (of, reads) = cut(expr, regs[k], stored.collect(), &first.reads);
         let bytes = |o: &Operand| {
             let buffer = plan.buffer(o.buf);
             buffer.extents.iter().map(|extent| extent.size).product::<usize>() * buffer.dtype.bytes()
         };
-        let results = second.reads.iter().filter(|o| first.writes.iter().any(|w| w.buf == o.buf));
-        let more: Vec<_> = first.reads.iter().filter(|o| !second.reads.contains(o)).collect();
-        more.iter().all(|o| self.needed_besides(o.buf, at))
-            && more.into_iter().map(bytes).sum::<usize>() <= results.map(bytes).sum()
+        let more: Vec<_> = reads.iter().filter(|o| !second.reads.contains(o)).collect();
+        let pays = more.iter().all(|o| self.needed_besides(o.buf, at))
+            && more.into_iter().map(bytes).sum::<usize>() <= bytes(&first.writes[k]);
+        let origin = first.origin.get(k).cloned().into_iter().collect();
+        let prim = Prim::Map { expr: of.expr, regs: vec![of.reg] };
+        pays.then(|| Step { prim, reads, writes: vec![first.writes[k].clone()], origin, ..first.clone() })
     }
 
     /// The steps between two others that read a buffer.
@@ -111,15 +130,18 @@ pub fn fuse(mut plan: Plan) -> Plan {
     let mut uses = BufferUses::new(&plan);
     let mut steps: Vec<Option<Step>> = plan.steps.drain(..).map(Some).collect();
     for at in 0..steps.len() {
-        while let Some(Candidate { from, to, twice }) = candidate(&plan, &steps, &uses, at, &stretch) {
+        while let Some(Candidate { from, to, copy }) = candidate(&plan, &steps, &uses, at, &stretch) {
             let (Some(mut first), Some(second)) = (steps[from].take(), steps[at].take()) else { break };
             let needed = |b: BufId| uses.needed_besides(b, [from, at]);
             // What is computed twice is left for the other readers; anything else moves here.
-            let merged = merge(&first, &second, &|b| !twice && needed(b));
-            if twice {
+            let merged = match &copy {
+                Some(copy) => merge(copy, &second, &|_| false),
+                None => merge(&first, &second, &needed),
+            };
+            if copy.is_some() {
                 keep_results(&mut first, needed);
             }
-            let gone = !twice || first.writes.is_empty();
+            let gone = copy.is_none() || first.writes.is_empty();
             if gone {
                 uses.remove_reader(&first, from);
             }
@@ -138,8 +160,8 @@ struct Candidate {
     from: usize,
     /// The place of both: that of the second, or that of the first if both give numbers alone.
     to: usize,
-    /// True if the first one stays for its other readers, so that its results are computed twice.
-    twice: bool,
+    /// If the first one stays for its other readers: what the second one computes once more.
+    copy: Option<Step>,
 }
 
 /// A map whose result the map at `at` reads, and that can be merged with it.
@@ -172,15 +194,19 @@ fn candidate(
             // A generator: each of its dims is a dim of the consumer, split alike.
             let within = produced.dims.iter().all(|d| o2[0].dims.contains(d));
             if within && !is_table(plan, (e1, produced), &o2[0]) {
-                return Some(Candidate { from, to: at, twice: true });
+                return Some(Candidate { from, to: at, copy: Some(first.clone()) });
             }
             continue;
         }
         // A device stores factors in 8 bits as codes if a step of their own rounds them.
         if o1.iter().any(|o| uses.needed_besides(o.buf, [from, at])) && is_factor(steps, uses, at, MOST_MAPS)
         {
-            if same_order(plan, &o1[0], &o2[0]) && uses.reads_less(plan, [from, at], [first, second]) {
-                return Some(Candidate { from, to: at, twice: true });
+            let copy = uses.copied(plan, [from, at], [first, second], &|step| {
+                let is_map = steps[step].as_ref().is_some_and(|s| matches!(s.prim, Prim::Map { .. }));
+                is_map && stretch[step] == stretch[at]
+            });
+            if same_order(plan, &o1[0], &o2[0]) && copy.is_some() {
+                return Some(Candidate { from, to: at, copy });
             }
             continue;
         }
@@ -194,14 +220,14 @@ fn candidate(
         let between = || o1.iter().flat_map(|o| uses.read_between(o.buf, from, at));
         // Moved down to `at`, what it writes must not be read before.
         if between().next().is_none() {
-            return Some(Candidate { from, to: at, twice: false });
+            return Some(Candidate { from, to: at, copy: None });
         }
         // Moved up, what it reads must be there: of a number that a loop stacks, as the inverse of a scale.
         let there = |o: &Operand| o1.iter().chain(i1).any(|known| known.buf == o.buf);
         let stacks =
             |i: usize| steps[i].as_ref().is_some_and(|s| matches!(s.prim, Prim::IterationUpdate { .. }));
         if o2[0].dims.is_empty() && between().all(stacks) && inputs.iter().all(there) {
-            return Some(Candidate { from, to: from, twice: false });
+            return Some(Candidate { from, to: from, copy: None });
         }
     }
     None

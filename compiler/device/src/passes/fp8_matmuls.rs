@@ -5,14 +5,13 @@
 //! codes gives the same products, with the powers of two as scales (ADR 76). A factor is stored either as codes or in `bf16`,
 //! so all matmuls that read it have to agree: a matmul that cannot takes others with it.
 
-use super::inlined::cut;
 use crate::decisions::def_use::DefUse;
 use crate::error::NoFp8Matmul;
 use crate::lowering::contraction::{Contraction, contraction};
 use crate::lowering::local::Local;
 use crate::target::Target;
 use meshwright_plan::expr::{BinaryFn, Expr, Reg, Scalar};
-use meshwright_plan::{BufId, Computed, DType, Fp8, Operand, Prim, Step};
+use meshwright_plan::{BufId, Computed, DType, Fp8, Operand, Prim, Step, cut};
 use meshwright_sorted::{SortedMap, SortedSet};
 
 /// Extents of the matrices of a kernel are multiples of this: 16 bytes of codes (NVIDIA, *cuBLAS*, "cublasLtMatmul").

@@ -6,8 +6,7 @@
 
 use crate::decisions::def_use::{DefUse, ended, takes};
 use crate::decisions::fused::FusedGroups;
-use meshwright_plan::expr::{Expr, Reg, Scalar};
-use meshwright_plan::{BufId, Computed, Operand, Prim, Step};
+use meshwright_plan::{BufId, Computed, Operand, Prim, Step, cut};
 use meshwright_sorted::{SortedMap, SortedSet};
 
 /// A value that is computed where it is folded.
@@ -83,42 +82,6 @@ impl InlinedValues {
         }
         all
     }
-}
-
-/// An expression of one register, in which other registers are loaded from where they are written.
-pub(super) fn cut(
-    expr: &Expr,
-    reg: Reg,
-    written: Vec<(Reg, &Operand)>,
-    inputs: &[Operand],
-) -> (Computed, Vec<Operand>) {
-    let (mut made, mut reads): (Expr, Vec<Operand>) = (Expr::default(), vec![]);
-    let from = |at: Reg| written.iter().find(|(r, _)| *r == at && *r != reg);
-    let (mut wanted, mut todo) = (SortedSet::from([reg]), vec![reg]);
-    while let Some(at) = todo.pop() {
-        if from(at).is_none() {
-            let read = expr.nodes[usize::from(at)].scalar.reads();
-            todo.extend(read.into_iter().filter(|r| wanted.insert(*r)));
-        }
-    }
-    let mut regs: SortedMap<Reg, Reg> = SortedMap::new();
-    for at in wanted {
-        let node = &expr.nodes[usize::from(at)];
-        let mut load = |operand: &Operand, made: &mut Expr| {
-            let slot = reads.iter().position(|r| r == operand).unwrap_or_else(|| {
-                reads.push(operand.clone());
-                reads.len() - 1
-            });
-            made.push(Scalar::Load(slot as u16), node.dtype)
-        };
-        let new = match (from(at), node.scalar) {
-            (Some((_, operand)), _) => load(operand, &mut made),
-            (None, Scalar::Load(k)) => load(&inputs[usize::from(k)], &mut made),
-            (None, other) => made.push(other.map_reads(|r| regs[&r]), node.dtype),
-        };
-        regs.insert(at, new);
-    }
-    (Computed { expr: made, reg: regs[&reg] }, reads)
 }
 
 impl DefUse<'_> {
