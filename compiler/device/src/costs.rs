@@ -69,12 +69,15 @@ pub fn is_view(operation: &OperationIr) -> bool {
 }
 
 impl Launch {
-    /// Costs of one run. For a collective only its packing and unpacking count, as launches of their own.
+    /// Costs of one run, without copies ([`CostTable::of`]). For a collective only its packing and unpacking count, as launches of
+    /// their own.
     pub fn traffic(&self, plan: &Plan) -> LaunchCosts {
         let flops = self.steps.iter().filter_map(|s| plan.steps.get(*s)).map(|s| s.flops(plan)).sum();
         let (read, written) = match &self.kind {
-            // Views, and moves of handles.
-            LaunchKind::Kernel(Kernel::IterationSlice(_) | Kernel::Store(_) | Kernel::Load { .. }) => (0, 0),
+            // Views, moves of handles, and memory as it is.
+            LaunchKind::Kernel(
+                Kernel::IterationSlice(_) | Kernel::Store(_) | Kernel::Load { .. } | Kernel::Blank,
+            ) => (0, 0),
             LaunchKind::Kernel(Kernel::IterationUpdate(_)) => {
                 let value = bytes(self.reads.get(1));
                 (value, value)
@@ -90,33 +93,35 @@ impl Launch {
     }
 }
 
-impl DevicePlan {
-    /// Sum over all launches.
-    pub fn totals(&self, plan: &Plan) -> Totals {
-        let mut all =
-            Totals { arena_bytes: self.arena.bytes, peak_bytes: self.peak_bytes(plan), ..Totals::default() };
-        self.add(&mut all, (plan, &copies(self)), &self.body, 1);
-        all
+/// The costs of each launch of a device plan: what its line shows, and what totals add up.
+pub struct CostTable<'a> {
+    device: &'a DevicePlan,
+    plan: &'a Plan,
+    copies: SortedMap<LaunchId, LaunchCopies>,
+}
+
+impl<'a> CostTable<'a> {
+    /// Costs of one run of a launch, with the copies that it makes. A launch in place only writes what its value's launch writes.
+    pub fn of(&self, id: LaunchId) -> LaunchCosts {
+        if self.device.arena.in_place.contains(&id) {
+            return LaunchCosts::default();
+        }
+        let mut costs = self.device.launches[id].traffic(self.plan);
+        if let Some(made) = self.copies.get(&id) {
+            costs.add(LaunchCosts { read: made.bytes, written: made.bytes, flops: 0 }, 1);
+        }
+        costs
     }
 
-    fn add(
-        &self,
-        all: &mut Totals,
-        (plan, copies): (&Plan, &SortedMap<LaunchId, LaunchCopies>),
-        ids: &[LaunchId],
-        times: u64,
-    ) {
+    fn add(&self, all: &mut Totals, ids: &[LaunchId], times: u64) {
         for id in ids {
-            let launch = &self.launches[*id];
+            let launch = &self.device.launches[*id];
             let mut inner = times;
-            if let Some(made) = copies.get(id) {
-                (all.kernels, all.burn) =
-                    (all.kernels + times * made.kernels, all.burn + times * made.kernels);
-                all.traffic.add(LaunchCosts { read: made.bytes, written: made.bytes, flops: 0 }, times);
-            }
+            let copies = self.copies.get(id).map_or(0, |made| made.kernels);
+            (all.kernels, all.burn) = (all.kernels + times * copies, all.burn + times * copies);
             match &launch.kind {
                 LaunchKind::Free | LaunchKind::Wait { .. } => {}
-                LaunchKind::Kernel(_) if self.arena.in_place.contains(id) => continue,
+                LaunchKind::Kernel(_) if self.device.arena.in_place.contains(id) => {}
                 LaunchKind::Kernel(kernel) => all.kernels += times * kernel.starts(),
                 LaunchKind::Burn(burn) => {
                     let computes = burn.graph.operations.iter().filter(|o| !is_view(o)).count() as u64;
@@ -125,8 +130,23 @@ impl DevicePlan {
                 LaunchKind::Collective(_) => all.collectives += times,
                 LaunchKind::Loop(of) => inner *= of.runs.len() as u64,
             }
-            all.traffic.add(launch.traffic(plan), times);
-            self.add(all, (plan, copies), &self.inner(launch).collect::<Vec<_>>(), inner);
+            all.traffic.add(self.of(*id), times);
+            self.add(all, &self.device.inner(launch).collect::<Vec<_>>(), inner);
         }
+    }
+}
+
+impl DevicePlan {
+    /// The costs of its launches.
+    pub fn costs<'a>(&'a self, plan: &'a Plan) -> CostTable<'a> {
+        CostTable { device: self, plan, copies: copies(self) }
+    }
+
+    /// Sum over all launches.
+    pub fn totals(&self, plan: &Plan) -> Totals {
+        let mut all =
+            Totals { arena_bytes: self.arena.bytes, peak_bytes: self.peak_bytes(plan), ..Totals::default() };
+        self.costs(plan).add(&mut all, &self.body, 1);
+        all
     }
 }

@@ -118,6 +118,9 @@ pub enum NoFp8Matmul {
     /// A collective, a loop or a view is between the rounding of a factor and the matmul.
     #[error("`{0}` is not multiplied where it is rounded: it is moved in between")]
     Moved(String),
+    /// A loop stacks a factor, next to the matmul: stacks have the dtype of the Plan.
+    #[error("`{0}` is also kept for a later loop, in `bf16`")]
+    Kept(String),
     /// A factor has a consumer that needs it in `bf16`.
     #[error("`{factor}` is also read by `{reader}`, which needs it in `bf16`")]
     OtherReader {

@@ -2,7 +2,7 @@
 
 use crate::arena::Spot;
 use crate::collective::calls::{CallPiece, TransportCall};
-use crate::costs::LaunchCosts;
+use crate::costs::{CostTable, LaunchCosts};
 use crate::launch::{DevicePlan, Launch, LaunchKind, LoopLaunch};
 use crate::slot::{LaunchId, TensorSlot};
 use burn_ir::{OperationIr, TensorIr, TensorStatus};
@@ -18,7 +18,8 @@ pub fn text(plan: &Plan, device: &DevicePlan, graphs: bool) -> String {
     for (launch, spot) in device.arena.of.iter().zip(&device.arena.spots) {
         spots.entry(*launch).or_default().push(*spot);
     }
-    let mut printer = Printer { plan, device, graphs, spots, out: String::new() };
+    let costs = device.costs(plan);
+    let mut printer = Printer { plan, device, graphs, spots, costs, out: String::new() };
     printer.head();
     printer.launches(&device.body, 0);
     printer.out
@@ -43,6 +44,7 @@ struct Printer<'a> {
     graphs: bool,
     /// Places of the results of each launch, run after run.
     spots: SortedMap<LaunchId, Vec<Spot>>,
+    costs: CostTable<'a>,
     out: String,
 }
 
@@ -101,11 +103,11 @@ impl Printer<'_> {
             LaunchKind::Kernel(_) => {
                 let tensors = self.tensors(id, launch);
                 let in_place = device.arena.in_place.contains(&id);
-                let costs = if in_place { " | in place".into() } else { self.costs(launch) };
+                let costs = if in_place { " | in place".into() } else { self.costs(id) };
                 self.line(indent, format_args!("{head} [{of}] {tensors}{costs}{frees}"));
             }
             LaunchKind::Burn(burn) => {
-                let (costs, operations) = (self.costs(launch), &burn.graph.operations);
+                let (costs, operations) = (self.costs(id), &burn.graph.operations);
                 let names: Vec<String> = operations.iter().map(operation_name).collect();
                 let names = if self.graphs { String::new() } else { names.join(", ") };
                 self.line(indent, format_args!("{head} [{of}] {names}{costs}{frees}"));
@@ -168,8 +170,8 @@ impl Printer<'_> {
         format!("{} -> {}", reads.join(", "), written.collect::<Vec<_>>().join(", "))
     }
 
-    fn costs(&self, launch: &Launch) -> String {
-        let LaunchCosts { read, written, flops } = launch.traffic(self.plan);
+    fn costs(&self, id: LaunchId) -> String {
+        let LaunchCosts { read, written, flops } = self.costs.of(id);
         let flops = if flops > 0 { format!(", {flops} flops") } else { String::new() };
         if read + written == 0 { flops } else { format!(" | {read} + {written} bytes{flops}") }
     }

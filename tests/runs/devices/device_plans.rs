@@ -36,6 +36,62 @@ fn plan(model: &str, mesh: &str, layout: &str, precision: DType) -> Option<Plan>
     Some(project.compile(&step, &loaded.sources).0?.plan)
 }
 
+/// Bytes read and written and operations of the lines of a device plan's text: a line in a loop counts for each iteration.
+fn added_up(text: &str) -> [u64; 3] {
+    let number =
+        |text: &str| text.chars().take_while(char::is_ascii_digit).collect::<String>().parse().unwrap_or(0);
+    let (mut loops, mut sums): (Vec<(usize, u64)>, _) = (vec![], [0; 3]);
+    for line in text.lines() {
+        let indent = line.len() - line.trim_start().len();
+        loops.retain(|(of, _)| *of < indent);
+        let times: u64 = loops.iter().map(|(_, n)| n).product();
+        if let Some((_, rest)) = line.split_once(" loop over the ") {
+            loops.push((indent, number(rest)));
+            continue;
+        }
+        let costs = line.split_once(" | ").map_or(line, |(_, costs)| costs);
+        let (read, written) =
+            costs.split_once(" + ").filter(|_| costs.contains(" bytes")).unwrap_or(("0", "0"));
+        let flops = line
+            .split(" flops")
+            .next()
+            .and_then(|s| s.rsplit(", ").next())
+            .filter(|_| line.contains(" flops"));
+        for (sum, n) in sums.iter_mut().zip([number(read), number(written), flops.map_or(0, number)]) {
+            *sum += times * n;
+        }
+    }
+    sums
+}
+
+/// The head of `explain --emit device` is the sum of its lines, with copies that Burn's operations make, and in JSON too.
+#[test]
+fn totals_are_the_sum_of_the_launches() {
+    for (model, mesh, layout) in
+        [("gpt", "d=2", "batch -> d; params: * -> d"), ("t5", "", ""), ("mnist_conv", "", "")]
+    {
+        let plan = plan(model, mesh, layout, DType::BF16).unwrap();
+        for target in TARGETS {
+            let device = compile(&plan, 0, target()).unwrap();
+            let text = meshwright_device::text::text(&plan, &device, false);
+            let (head, lines) = text.split_once("\n\n").unwrap();
+            let totals = device.totals(&plan).traffic;
+            let wanted = [totals.read, totals.written, totals.flops];
+            assert!(
+                head.contains(&format!(
+                    "{} bytes read, {} written, {} flops",
+                    wanted[0], wanted[1], wanted[2]
+                ))
+            );
+            assert_eq!(added_up(lines), wanted, "{model} on {}", device.target);
+            let view = device.view(&plan);
+            let in_place =
+                view.launches.iter().filter(|l| l.in_place).map(|l| l.traffic.read + l.traffic.written);
+            assert_eq!(in_place.sum::<u64>(), 0, "{model}");
+        }
+    }
+}
+
 /// Compiling verifies: one writer, defined before used, nothing fused away is touched, collectives in order, no overlap in the
 /// arena, no leak. Each plan is read back from its bytes.
 #[test]

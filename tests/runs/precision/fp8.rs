@@ -413,8 +413,13 @@ fn estimates_and_reports_know_which_matmuls_are_in_8_bits() {
         assert_eq!(said.code, Some(0), "{}", said.err);
         said.out
     };
-    // What is gathered in the iteration before is not followed to its rounding.
-    let sharded = report(&["--mesh", "d=2", "--layout", "batch -> d; params: * -> d", "--no-overlap"]);
-    assert!(sharded.contains("is not multiplied where it is rounded"), "{sharded}");
+    // Also of what is gathered in the iteration before.
+    let apart = report(&["--mesh", "pipe=2", "--layout", "layers -> pipe; microbatches 4; schedule zb_h1"]);
+    assert!(apart.contains("is also kept for a later loop"), "{apart}");
+    for overlap in [&[][..], &["--no-overlap"]] {
+        let sharded = ["--mesh", "d=2", "--layout", "batch -> d; params: * -> d"];
+        let said = report(&[&sharded[..], overlap].concat());
+        assert!(said.contains("is not multiplied where it is rounded"), "{said}");
+    }
     assert!(!report(&[]).contains("bf16       `"), "all are in 8 bits");
 }

@@ -215,8 +215,13 @@ fn agree(
         };
         let Some((at, buf, reader)) = matmuls.iter().find_map(one) else { return };
         matmuls.remove(&at);
-        let reader = uses.plan.steps[reader].origin.first().map_or_else(String::new, |o| o.path.to_string());
-        declined.insert(at, NoFp8Matmul::OtherReader { factor: name(uses, buf, at), reader });
+        let (factor, by) = (name(uses, buf, at), &uses.plan.steps[reader]);
+        let reader = by.origin.first().map_or_else(String::new, |o| o.path.to_string());
+        let because = match by.prim {
+            Prim::IterationUpdate { .. } => NoFp8Matmul::Kept(factor),
+            _ => NoFp8Matmul::OtherReader { factor, reader },
+        };
+        declined.insert(at, because);
     }
 }
 
@@ -260,29 +265,33 @@ fn roundings(uses: &DefUse<'_>) -> Roundings {
     uses.plan.steps.iter().enumerate().filter_map(of).collect()
 }
 
-/// The rounding of a value's elements, if all steps between only move them.
+/// The rounding of a value's elements, if all steps between only move them. A loop's carry is what the loop starts with, or what it
+/// takes from one iteration to the next.
 fn source<'r>(uses: &DefUse<'_>, roundings: &'r Roundings, buf: BufId) -> Option<&'r Rounding> {
-    let mut seen = SortedSet::from([buf]);
-    let mut buf = buf;
-    while seen.len() < FARTHEST {
+    let (mut seen, mut open) = (SortedSet::from([buf]), vec![buf]);
+    while let Some(buf) = open.pop().filter(|_| seen.len() < FARTHEST) {
         if let Some(rounding) = roundings.get(&buf) {
             return Some(rounding);
         }
-        let step = &uses.plan.steps[uses.written_by(buf, usize::MAX)?];
+        let Some(by) = uses.written_by(buf, usize::MAX) else { continue };
+        let step = &uses.plan.steps[by];
         let at = step.writes.iter().position(|o| o.buf == buf)?;
+        let same = |step: &'_ Step| step.reads.get(at).map(|o| o.buf);
         let from = match &step.prim {
-            Prim::Repeat { .. } | Prim::EndRepeat | Prim::Receive { .. } => step.reads.get(at),
-            Prim::Collective(how) if !how.kind().folds() => step.reads.get(at),
-            Prim::IterationUpdate { .. } => step.reads.get(1),
-            Prim::Copy | Prim::IterationSlice { .. } | Prim::SplitDim { .. } | Prim::MergeDims { .. } => {
-                step.reads.first()
+            Prim::Repeat { .. } => {
+                let end = uses.begins.iter().find(|(_, begin)| **begin == by);
+                let next = end.and_then(|(end, _)| same(&uses.plan.steps[*end]));
+                next.into_iter().chain(same(step)).collect()
             }
-            _ => None,
+            Prim::EndRepeat | Prim::Receive { .. } => Vec::from_iter(same(step)),
+            Prim::Collective(how) if !how.kind().folds() => Vec::from_iter(same(step)),
+            Prim::IterationUpdate { .. } => vec![step.reads[1].buf],
+            Prim::Copy | Prim::IterationSlice { .. } | Prim::SplitDim { .. } | Prim::MergeDims { .. } => {
+                vec![step.reads[0].buf]
+            }
+            _ => vec![],
         };
-        buf = from?.buf;
-        if !seen.insert(buf) {
-            return None;
-        }
+        open.extend(from.into_iter().filter(|buf| seen.insert(*buf)));
     }
     None
 }

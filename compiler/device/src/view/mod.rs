@@ -7,7 +7,7 @@ pub use kinds::{CallView, CarryView, CollectiveView, KindView, LoopView, Operati
 pub use tensor::TensorView;
 
 use crate::arena::Spot;
-use crate::costs::{LaunchCosts, Totals};
+use crate::costs::{CostTable, LaunchCosts, Totals};
 use crate::launch::{DevicePlan, Launch};
 use crate::slot::{LaunchId, TensorSlot};
 use meshwright_plan::{ArenaId, Plan, ProgramInput};
@@ -88,7 +88,9 @@ impl DevicePlan {
     pub fn view(&self, plan: &Plan) -> DevicePlanView {
         let mut spots: Vec<Vec<Spot>> = vec![vec![]; self.launches.len()];
         self.arena.of.iter().zip(&self.arena.spots).for_each(|(id, spot)| spots[id.position()].push(*spot));
-        let launches = self.launches.ids().map(|id| self.launch_view(plan, id, &spots[id.position()]));
+        let costs = self.costs(plan);
+        let view = |id: LaunchId| self.launch_view((plan, &costs), id, &spots[id.position()]);
+        let launches = self.launches.ids().map(view);
         DevicePlanView {
             version: VERSION,
             target: self.target.to_string(),
@@ -115,7 +117,12 @@ impl DevicePlan {
         plan.program_inputs.iter().map(view).collect()
     }
 
-    fn launch_view(&self, plan: &Plan, id: LaunchId, spots: &[Spot]) -> LaunchView {
+    fn launch_view(
+        &self,
+        (plan, costs): (&Plan, &CostTable<'_>),
+        id: LaunchId,
+        spots: &[Spot],
+    ) -> LaunchView {
         let launch: &Launch = &self.launches[id];
         let origin = launch.steps.last().and_then(|step| plan.steps[*step].origin.first());
         let many = launch.writes.len().max(1);
@@ -142,7 +149,7 @@ impl DevicePlan {
                 .collect(),
             in_place: self.arena.in_place.contains(&id),
             frees: launch.frees.iter().map(|id| self.slots.name(*id)).collect(),
-            traffic: launch.traffic(plan),
+            traffic: costs.of(id),
             inner: self.inner(launch).map(|id| id.0).collect(),
             parts: KindView::of(self, plan, &launch.kind),
         }

@@ -1,7 +1,7 @@
 //! The launches of a device, each with the steps of the Plan that it computes and what it costs.
 
 use meshwright_device::DevicePlan;
-use meshwright_device::costs::{LaunchCosts, Totals};
+use meshwright_device::costs::{CostTable, LaunchCosts, Totals};
 use meshwright_device::launch::{Launch, LaunchKind};
 use meshwright_device::slot::LaunchId;
 use meshwright_plan::Plan;
@@ -38,11 +38,17 @@ impl LaunchesView {
     pub(super) fn of(plan: &Plan, device: &DevicePlan) -> LaunchesView {
         let mut view =
             LaunchesView { device: device.target.to_string(), totals: device.totals(plan), launches: vec![] };
-        view.add(plan, device, &device.body, (1, 0));
+        view.add((plan, &device.costs(plan)), device, &device.body, (1, 0));
         view
     }
 
-    fn add(&mut self, plan: &Plan, device: &DevicePlan, ids: &[LaunchId], (times, depth): (u64, usize)) {
+    fn add(
+        &mut self,
+        (plan, costs): (&Plan, &CostTable<'_>),
+        device: &DevicePlan,
+        ids: &[LaunchId],
+        (times, depth): (u64, usize),
+    ) {
         for id in ids {
             let launch: &Launch = &device.launches[*id];
             let mut inner = (times, depth);
@@ -63,10 +69,10 @@ impl LaunchesView {
                     steps,
                     times,
                     depth,
-                    costs: launch.traffic(plan),
+                    costs: costs.of(*id),
                 });
             }
-            self.add(plan, device, &device.inner(launch).collect::<Vec<_>>(), inner);
+            self.add((plan, costs), device, &device.inner(launch).collect::<Vec<_>>(), inner);
         }
     }
 }
