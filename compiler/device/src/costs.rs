@@ -69,6 +69,16 @@ pub fn is_view(operation: &OperationIr) -> bool {
 }
 
 impl Launch {
+    /// The tensors that a kernel reads. A matmul sums a factor as it multiplies it: the last operand is that factor once more.
+    fn read_from_memory(&self, kernel: &Kernel) -> &[TensorIr] {
+        match kernel {
+            Kernel::MatmulEpilogue(call) if call.beside.summed().is_some() => {
+                self.reads.split_last().map_or(&[], |(_, others)| others)
+            }
+            _ => &self.reads,
+        }
+    }
+
     /// Costs of one run, without copies ([`CostTable::of`]). For a collective only its packing and unpacking count, as launches of
     /// their own.
     pub fn traffic(&self, plan: &Plan) -> LaunchCosts {
@@ -82,7 +92,7 @@ impl Launch {
                 let value = bytes(self.reads.get(1));
                 (value, value)
             }
-            LaunchKind::Kernel(_) => (bytes(&self.reads), bytes(&self.writes)),
+            LaunchKind::Kernel(kernel) => (bytes(self.read_from_memory(kernel)), bytes(&self.writes)),
             LaunchKind::Burn(burn) => {
                 let moved = || burn.graph.operations.iter().filter(|o| !is_view(o));
                 (moved().map(|o| bytes(o.inputs())).sum(), moved().map(|o| bytes(o.outputs())).sum())
