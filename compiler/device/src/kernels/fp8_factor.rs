@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 /// matrix, if `turned`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Fp8FactorCall {
-    /// The element-wise step. Its only result is the scaled and rounded value in `f32`, which is not stored.
+    /// The element-wise step. Its only result is the scaled value in `f32`, which is rounded to the format and not stored.
     pub map: MapCall,
     /// The format of the codes.
     pub format: Fp8,

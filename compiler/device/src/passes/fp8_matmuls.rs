@@ -36,7 +36,7 @@ pub struct Fp8Factor {
     pub step: usize,
     /// The format of the codes.
     pub format: Fp8,
-    /// The scaled and rounded value, of the operands.
+    /// The scaled value before it is rounded, of the operands.
     pub value: Computed,
     /// The operands.
     pub reads: Vec<Operand>,
@@ -254,7 +254,7 @@ fn roundings(uses: &DefUse<'_>) -> Roundings {
         let node = |r: Reg| expr.nodes.get(usize::from(r)).map(|n| n.scalar);
         let Scalar::Cast(product) = node(*reg)? else { return None };
         let Scalar::Binary(BinaryFn::Mul, value, inverse) = node(product)? else { return None };
-        let (Scalar::Unary(f, _), Scalar::Load(inverse)) = (node(value)?, node(inverse)?) else {
+        let (Scalar::Unary(f, value), Scalar::Load(inverse)) = (node(value)?, node(inverse)?) else {
             return None;
         };
         let (format, inverse) = (f.rounds_to()?, step.reads.get(usize::from(inverse))?.clone());

@@ -86,7 +86,8 @@ impl Computes<Fp8FactorCall> for Reference<'_> {
         let Reference { rng, inputs, outputs, .. } = self;
         let mut value = [RefTensor::zeros(call.map.sizes.clone())];
         maps(std::slice::from_ref(&call.map), rng, inputs, &mut value)?;
-        let codes = value[0].numbers.iter().map(|x| f64::from(call.format.code(*x as f32))).collect();
+        let code = |x: &f64| f64::from(call.format.code(call.format.round(*x as f32)));
+        let codes = value[0].numbers.iter().map(code).collect();
         let codes = RefTensor { shape: call.matrix.to_vec(), numbers: codes };
         let mut outs = outputs.iter_mut();
         if call.plain {

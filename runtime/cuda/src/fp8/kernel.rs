@@ -5,6 +5,7 @@
 use crate::kernel::drawn::Draw;
 use crate::kernel::elements::{OperandSource, Operands, Pace, Singles, Tensors, element_at, load, position};
 use crate::kernel::program::{ScalarProgram, evaluate};
+use crate::kernel::ptx::{permuted, two_codes};
 use cubecl::prelude::*;
 use cubecl::std::FastDivmod;
 use meshwright_plan::{DType, Fp8};
@@ -70,25 +71,21 @@ pub(super) fn round_factor<E: Float, N: Size, M: Size>(
     // Rows and columns of the matrix are multiples of a part's.
     let (row, column) = (first_row + y * comptime!(SIDE as u32), first_column + x * comptime!(SIDE as u32));
     if row < space.rows && column < space.columns {
-        let mut columns = Array::<u32>::new(SIDE);
+        let mut rows = Array::<u32>::new(SIDE);
         #[unroll]
         for i in 0..SIDE {
             let place = (row + comptime!(i as u32)) as usize * space.columns as usize + column as usize;
-            let codes = codes(&operands, &space, place, comptime!(shape.clone()));
+            rows[i] = codes(&operands, &space, place, comptime!(shape.clone()));
             if comptime!(shape.plain) {
-                outs.index_mut(0usize)[place / CODES] = bytes_of::<M>(&codes);
-            }
-            #[unroll]
-            for k in 0..SIDE {
-                let code = *codes.index(k) << comptime!(8 * i as u32);
-                columns[k] = if comptime!(i == 0) { code } else { columns[k] | code };
+                outs.index_mut(0usize)[place / CODES] = bytes_of::<M>(rows[i]);
             }
         }
         if comptime!(shape.turned) {
+            let columns = transposed(&rows);
             #[unroll]
             for k in 0..SIDE {
                 let down = x * comptime!(SIDE as u32) + comptime!(k as u32);
-                tile[(down * comptime!(PITCH as u32) + y) as usize] = columns[k];
+                tile[(down * comptime!(PITCH as u32) + y) as usize] = *columns.index(k);
             }
         }
     }
@@ -103,28 +100,23 @@ pub(super) fn round_factor<E: Float, N: Size, M: Size>(
             if row < space.rows && column < space.columns {
                 let place = column as usize * space.rows as usize + row as usize;
                 let word = tile[(down * comptime!(PITCH as u32) + x) as usize];
-                let mut codes = Sequence::<u32>::new();
-                #[unroll]
-                for k in 0..SIDE {
-                    codes.push((word >> comptime!(8 * k as u32)) & 0xffu32);
-                }
-                outs.index_mut(which)[place / CODES] = bytes_of::<M>(&codes);
+                outs.index_mut(which)[place / CODES] = bytes_of::<M>(word);
             }
         }
     }
 }
 
-/// The codes of a part's row, the first element of which has this number in the order of the dims.
+/// The codes of a part's row, the first element of which has this number in the order of the dims: the first in the lowest byte.
 #[cube]
 fn codes<E: Float, N: Size>(
     operands: &Operands<E, N>,
     space: &FactorSpace,
     first: usize,
     #[comptime] shape: FactorShape,
-) -> Sequence<u32> {
+) -> u32 {
     let pace = comptime!(shape.pace);
     let many = comptime!(shape.operands.len());
-    let mut codes = Sequence::<u32>::new();
+    let mut values = Sequence::<f32>::new();
     #[unroll]
     for vector in 0..comptime!(SIDE / pace.width) {
         let number = first / comptime!(pace.width) + vector;
@@ -135,34 +127,37 @@ fn codes<E: Float, N: Size>(
         #[unroll]
         for lane in 0..comptime!(pace.width) {
             let element = element_at(&loaded, &at, &space.starts, lane, many, pace);
-            let value = evaluate(&element, comptime!(shape.program.clone()));
-            codes.push(code(value, comptime!(shape.format)));
+            values.push(evaluate(&element, comptime!(shape.program.clone())));
         }
     }
-    codes
+    let format = comptime!(shape.format);
+    let lower = two_codes(*values.index(0usize), *values.index(1usize), format);
+    let upper = two_codes(*values.index(2usize), *values.index(3usize), format);
+    u32::cast_from(lower) | (u32::cast_from(upper) << 16u32)
 }
 
-/// Codes one after the other.
+/// The columns of four rows of four bytes.
 #[cube]
-fn bytes_of<M: Size>(codes: &Sequence<u32>) -> Vector<u8, M> {
-    let mut all = Vector::<u8, M>::new(u8::cast_from(*codes.index(0usize)));
+fn transposed(rows: &Array<u32>) -> Sequence<u32> {
+    let mut columns = Sequence::<u32>::new();
+    #[unroll]
+    for half in 0..2usize {
+        // Two bytes of each row, side by side with those of the next one.
+        let pairs = comptime!(if half == 0 { 0x5140 } else { 0x7362 });
+        let (upper, lower) = (permuted(rows[0], rows[1], pairs), permuted(rows[2], rows[3], pairs));
+        columns.push(permuted(upper, lower, 0x5410u32));
+        columns.push(permuted(upper, lower, 0x7632u32));
+    }
+    columns
+}
+
+/// The bytes of a word, from the lowest on.
+#[cube]
+fn bytes_of<M: Size>(word: u32) -> Vector<u8, M> {
+    let mut all = Vector::<u8, M>::new(u8::cast_from(word & 0xffu32));
     #[unroll]
     for k in 1..CODES {
-        all.insert(k, u8::cast_from(*codes.index(k)));
+        all.insert(k, u8::cast_from((word >> comptime!(8 * k as u32)) & 0xffu32));
     }
     all
-}
-
-/// As [`Fp8::code`]: of a number of the format, or NaN.
-#[cube]
-fn code(x: f32, #[comptime] format: Fp8) -> u32 {
-    let (bits, size) = (u32::reinterpret(x), x.abs());
-    let shift = comptime!(f32::MANTISSA_DIGITS - 1 - format.digits());
-    let below = comptime!((127 - format.bias()) << format.digits());
-    let normal = ((bits & 0x7fff_ffffu32) >> shift) - below;
-    // The least numbers are as far apart as their codes.
-    let small = u32::cast_from(size * comptime!(format.codes_of_one()));
-    let found = select(size < comptime!(format.least_normal()), small, normal);
-    let found = select(x.is_nan(), 0x7fu32, found);
-    found | ((bits >> 31u32) << 7u32)
 }

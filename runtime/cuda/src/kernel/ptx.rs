@@ -1,5 +1,6 @@
 //! Instructions of NVIDIA's GPUs that CubeCL has no operations for: copies to shared memory that go on while the threads compute,
-//! and products of matrices that four warps compute together, of factors in shared memory (PTX ISA, `cp.async` and `wgmma`).
+//! products of matrices that four warps compute together, of factors in shared memory (PTX ISA, `cp.async` and `wgmma`), and codes of
+//! FP8.
 //!
 //! An instruction is an operation of our own: text of PTX with operands, which LLVM passes on as it is.
 
@@ -10,6 +11,7 @@ use cubecl::ir::{AddressSpace, CanMaterialize, ExpandValue, HasSideEffects, Pure
 use cubecl::prelude::*;
 use cubecl_llvm::shared::to_llvm::ToLLVMDialect;
 use cubecl_llvm::shared::to_llvm::ty::cube_type_to_llvm;
+use meshwright_plan::Fp8;
 use pliron::builtin::attributes::StringAttr;
 use pliron::builtin::types::{FP32Type, IntegerType, Signedness};
 use pliron_llvm::op_interfaces::CastOpInterface;
@@ -241,6 +243,33 @@ pub(crate) fn store_matrices<E: Float>(four: Sequence<Vector<E, Const<2>>>, to: 
         operands.extend(four.into_iter().map(|x| ExpandValue::from(x).read_value(scope)));
         let text = "stmatrix.sync.aligned.m8n8.x4.shared.b16 [$0], {$1, $2, $3, $4};";
         instruction(scope, text, "r,r,r,r,r,~{memory}", operands, vec![]);
+    })
+}
+
+/// The codes of FP8 of two numbers, rounded to the nearest, ties to even, and greater ones to the greatest: the first one's in the
+/// lower byte (PTX ISA, `cvt`, from compute capability 8.9 on).
+#[cube]
+pub(crate) fn two_codes(first: f32, second: f32, #[comptime] format: Fp8) -> u16 {
+    intrinsic!(|scope| {
+        let operands = [second, first].map(|x| ExpandValue::from(x).read_value(scope)).to_vec();
+        let name = if format == Fp8::E4M3 { "e4m3x2" } else { "e5m2x2" };
+        let half = IntegerType::get(scope.ctx(), 16, Signedness::Unsigned).into();
+        let text = format!("cvt.rn.satfinite.{name}.f32 $0, $1, $2;");
+        let made = instruction(scope, &text, "=h,f,f", operands, vec![half]);
+        ExpandValue::from(made[0]).into()
+    })
+}
+
+/// Bytes of two words in the order of a selector: each of its digits is the number of a byte, those of the second word from 4 on
+/// (PTX ISA, `prmt`).
+#[cube]
+pub(crate) fn permuted(first: u32, second: u32, #[comptime] selector: u32) -> u32 {
+    intrinsic!(|scope| {
+        let operands = [first, second].map(|x| ExpandValue::from(x).read_value(scope)).to_vec();
+        let word = IntegerType::get(scope.ctx(), 32, Signedness::Unsigned).into();
+        let text = format!("prmt.b32 $0, $1, $2, {selector};");
+        let made = instruction(scope, &text, "=r,r,r", operands, vec![word]);
+        ExpandValue::from(made[0]).into()
     })
 }
 

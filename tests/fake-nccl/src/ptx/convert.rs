@@ -6,6 +6,7 @@ use super::rounding::{BF16, F16, F32, Format, Rounding, TF32, from_bf16, from_f1
 use super::scope::File;
 use super::steps::{Decoded, Operands};
 use super::types::{Mnemonic, Type};
+use crate::elements::Kind;
 
 /// What a conversion does.
 #[derive(Clone, Copy)]
@@ -33,6 +34,14 @@ fn format(ty: Type) -> Option<Format> {
         Type::Bf16 | Type::Bf16x2 => Some(BF16),
         Type::F32 => Some(F32),
         Type::Tf32 => Some(TF32),
+        _ => None,
+    }
+}
+
+fn fp8(ty: Type) -> Option<Kind> {
+    match ty {
+        Type::E4m3x2 => Some(Kind::E4M3),
+        Type::E5m2x2 => Some(Kind::E5M2),
         _ => None,
     }
 }
@@ -130,8 +139,16 @@ pub(super) fn decode(mnemonic: &mut Mnemonic, operands: &mut Operands) -> Decode
     let names = ["rn", "rz", "rm", "rp", "rna", "rni", "rzi", "rmi", "rpi"];
     let rounding = mnemonic.one_of(&names).map(Rounding::named);
     let (flushes, saturates) = (mnemonic.flag("ftz"), mnemonic.flag("sat"));
-    let relu = mnemonic.flag("relu");
+    let (relu, finite) = (mnemonic.flag("relu"), mnemonic.flag("satfinite"));
     let (from, to) = (mnemonic.ty()?, mnemonic.ty()?);
+    if let Some(kind) =
+        fp8(to).filter(|_| finite && rounding == Some(Rounding::NearestEven) && from == Type::F32)
+    {
+        return operands.two(move |a: f32, b: f32| u16::from(kind.code(a)) << 8 | u16::from(kind.code(b)));
+    }
+    if finite || fp8(to).is_some() {
+        return Err("only pairs of FP8 are saturated to finite numbers".into());
+    }
     if matches!(to, Type::F16x2 | Type::Bf16x2) {
         return pairs(Plan { from, to, rounding, flushes, saturates, relu, bytes: 4 }, operands);
     }

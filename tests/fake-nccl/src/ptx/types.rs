@@ -22,10 +22,12 @@ pub(super) enum Type {
     F16x2,
     Bf16x2,
     Tf32,
+    E4m3x2,
+    E5m2x2,
     Pred,
 }
 
-const NAMES: [(&str, Type); 20] = [
+const NAMES: [(&str, Type); 22] = [
     ("u8", Type::U8),
     ("u16", Type::U16),
     ("u32", Type::U32),
@@ -45,6 +47,8 @@ const NAMES: [(&str, Type); 20] = [
     ("f16x2", Type::F16x2),
     ("bf16x2", Type::Bf16x2),
     ("tf32", Type::Tf32),
+    ("e4m3x2", Type::E4m3x2),
+    ("e5m2x2", Type::E5m2x2),
     ("pred", Type::Pred),
 ];
 
@@ -58,7 +62,7 @@ impl Type {
     pub(super) fn bytes(self) -> usize {
         match self {
             Type::U8 | Type::S8 | Type::B8 | Type::Pred => 1,
-            Type::U16 | Type::S16 | Type::B16 | Type::F16 | Type::Bf16 => 2,
+            Type::U16 | Type::S16 | Type::B16 | Type::F16 | Type::Bf16 | Type::E4m3x2 | Type::E5m2x2 => 2,
             Type::U64 | Type::S64 | Type::B64 | Type::F64 => 8,
             _ => 4,
         }

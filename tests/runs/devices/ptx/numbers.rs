@@ -2,6 +2,7 @@
 
 use super::{each, one};
 use half::{bf16, f16};
+use meshwright_plan::Fp8;
 
 /// Some numbers of all kinds, by a generator without state elsewhere.
 fn bits(many: usize) -> Vec<u32> {
@@ -108,6 +109,27 @@ fn conversions_are_those_of_the_formats() {
         let want = f16::from_f32(f32::from_bits(group[0]));
         let got = f16::from_bits(halves[i] as u16);
         assert!(got == want || got.is_nan() && want.is_nan(), "{group:x?}");
+    }
+    for (format, name) in [(Fp8::E4M3, "e4m3x2"), (Fp8::E5M2, "e5m2x2")] {
+        // All numbers of the format, what is next to them, and what is in the middle of two; then any.
+        let codes: Vec<f32> = (0..=255).map(|code| format.number(code)).filter(|x| x.is_finite()).collect();
+        let middles = codes.windows(2).map(|two| (two[0] + two[1]) / 2.0);
+        let near = codes.iter().copied().chain(middles).flat_map(|x| [x, x.next_up(), x.next_down()]);
+        let more = [1e9, f32::INFINITY, f32::NEG_INFINITY, f32::NAN, 1e-30, -0.0];
+        let near: Vec<u32> = near.chain(more).map(f32::to_bits).collect();
+        let mut all: Vec<[u32; 3]> = near.iter().zip(near.iter().rev()).map(|(a, b)| [*a, *b, 0]).collect();
+        all.extend(groups());
+        for part in all.chunks(1024) {
+            let text = format!("cvt.rn.satfinite.{name}.f32 %rs1, %r2, %r3; cvt.u32.u16 %r5, %rs1;");
+            for (got, group) in each(&text, part).into_iter().zip(part) {
+                for (got, x) in [(got >> 8, group[0]), (got & 0xff, group[1])] {
+                    let x = f32::from_bits(x);
+                    let want = format.code(format.round(x));
+                    let equal = if x.is_nan() { got & 0x7f == 0x7f } else { got == u32::from(want) };
+                    assert!(equal, "{name}, {x}: {got:x}, not {want:x}");
+                }
+            }
+        }
     }
     let f = f32::to_bits;
     for (instruction, from, to) in [
