@@ -143,7 +143,7 @@ fn transposed(rows: &Array<u32>) -> Sequence<u32> {
     #[unroll]
     for half in 0..2usize {
         // Two bytes of each row, side by side with those of the next one.
-        let pairs = comptime!(if half == 0 { 0x5140 } else { 0x7362 });
+        let pairs = comptime!(if half == 0 { 0x5140u32 } else { 0x7362u32 });
         let (upper, lower) = (permuted(rows[0], rows[1], pairs), permuted(rows[2], rows[3], pairs));
         columns.push(permuted(upper, lower, 0x5410u32));
         columns.push(permuted(upper, lower, 0x7632u32));
