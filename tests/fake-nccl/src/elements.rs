@@ -33,24 +33,6 @@ impl Kind {
     }
 
     /// Whether it has 8 bits.
-    /// The code of the nearest number of FP8, of two equally near the even one: the greatest finite one for all that is greater.
-    pub(crate) fn code(self, x: f32) -> u8 {
-        let (digits, greatest) = if self == Kind::E4M3 { (3, 0x7e) } else { (2, 0x7b) };
-        if x.is_nan() {
-            return 0x7f;
-        }
-        let (size, number) = (f64::from(x.abs()), |code: u8| from_fp8(code, digits));
-        // Codes ascend as their numbers do.
-        let (mut below, mut above) = (0, greatest);
-        while above - below > 1 {
-            let middle = below + (above - below) / 2;
-            *(if number(middle) <= size { &mut below } else { &mut above }) = middle;
-        }
-        let (down, up) = (size - number(below), number(above) - size);
-        let nearest = if down < up || down == up && below % 2 == 0 { below } else { above };
-        nearest | if x.is_sign_negative() { 0x80 } else { 0 }
-    }
-
     pub(crate) fn is_fp8(self) -> bool {
         self.bytes() == 1
     }

@@ -46,6 +46,8 @@ pub(super) const F16: Format = Format { exponent: 5, fraction: 10 };
 pub(super) const BF16: Format = Format { exponent: 8, fraction: 7 };
 pub(super) const TF32: Format = Format { exponent: 8, fraction: 10 };
 pub(super) const F32: Format = Format { exponent: 8, fraction: 23 };
+pub(super) const E4M3: Format = Format { exponent: 4, fraction: 3 };
+pub(super) const E5M2: Format = Format { exponent: 5, fraction: 2 };
 
 impl Format {
     /// The only one that is made; all ones behind the sign.
@@ -67,19 +69,13 @@ impl Format {
         if size == 0.0 || size.is_infinite() {
             return sign | if size == 0.0 { 0 } else { self.infinity() };
         }
-        let bias = (1 << (self.exponent - 1)) - 1;
-        let exponent = ((size.to_bits() >> 52) as i32 - 1023).max(1 - bias);
-        // The step between neighbors is a power of two, so that this is exact.
-        let steps = size * power_of_two(self.fraction as i32 - exponent);
         // What a direction is to the size of a number depends on its sign.
         let rounding = match (rounding, sign != 0) {
             (Rounding::Down, true) => Rounding::Up,
             (Rounding::Up, true) => Rounding::Down,
             (other, _) => other,
         };
-        let steps = rounding.whole(steps) as i64;
-        // The leading one of a normal number adds to the exponent.
-        let bits = (i64::from(exponent + bias - 1) << self.fraction) + steps;
+        let bits = self.ascending(size, rounding);
         let largest = i64::from(self.infinity());
         if bits < largest {
             return sign | bits as u32;
@@ -88,6 +84,26 @@ impl Format {
             Rounding::Zero | Rounding::Down => sign | (largest as u32 - 1),
             _ => sign | largest as u32,
         }
+    }
+
+    /// The bits of a positive number, rounded, were there no largest one.
+    fn ascending(self, size: f64, rounding: Rounding) -> i64 {
+        let bias = (1 << (self.exponent - 1)) - 1;
+        let exponent = ((size.to_bits() >> 52) as i32 - 1023).max(1 - bias);
+        // The step between neighbors is a power of two, so that this is exact.
+        let steps = rounding.whole(size * power_of_two(self.fraction as i32 - exponent)) as i64;
+        // The leading one of a normal number adds to the exponent.
+        (i64::from(exponent + bias - 1) << self.fraction) + steps
+    }
+
+    /// The bits of the nearest number, of two equally near the even one, that are at most `most` without the sign.
+    pub(super) fn finite(self, x: f32, most: u32) -> u32 {
+        if x.is_nan() {
+            return self.nan();
+        }
+        let size = f64::from(x.abs().min(f32::MAX));
+        let bits = if size == 0.0 { 0 } else { self.ascending(size, Rounding::NearestEven) };
+        u32::from(x.is_sign_negative()) << (self.exponent + self.fraction) | (bits as u32).min(most)
     }
 
     /// The number of some bits.
