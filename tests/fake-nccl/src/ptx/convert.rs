@@ -2,11 +2,12 @@
 
 use super::float::{flushed, saturated};
 use super::parser::Operand;
-use super::rounding::{BF16, F16, F32, Format, Rounding, TF32, from_bf16, from_f16, odd, to_bf16, to_f16};
+use super::rounding::{
+    BF16, E4M3, E5M2, F16, F32, Format, Rounding, TF32, from_bf16, from_f16, odd, to_bf16, to_f16,
+};
 use super::scope::File;
 use super::steps::{Decoded, Operands};
 use super::types::{Mnemonic, Type};
-use crate::elements::Kind;
 
 /// What a conversion does.
 #[derive(Clone, Copy)]
@@ -38,10 +39,11 @@ fn format(ty: Type) -> Option<Format> {
     }
 }
 
-fn fp8(ty: Type) -> Option<Kind> {
+/// A format of 8 bits, and the bits of its greatest number: of those of E4M3 all ones alone are no number.
+fn fp8(ty: Type) -> Option<(Format, u32)> {
     match ty {
-        Type::E4m3x2 => Some(Kind::E4M3),
-        Type::E5m2x2 => Some(Kind::E5M2),
+        Type::E4m3x2 => Some((E4M3, 0x7e)),
+        Type::E5m2x2 => Some((E5M2, 0x7b)),
         _ => None,
     }
 }
@@ -141,10 +143,10 @@ pub(super) fn decode(mnemonic: &mut Mnemonic, operands: &mut Operands) -> Decode
     let (flushes, saturates) = (mnemonic.flag("ftz"), mnemonic.flag("sat"));
     let (relu, finite) = (mnemonic.flag("relu"), mnemonic.flag("satfinite"));
     let (from, to) = (mnemonic.ty()?, mnemonic.ty()?);
-    if let Some(kind) =
-        fp8(to).filter(|_| finite && rounding == Some(Rounding::NearestEven) && from == Type::F32)
-    {
-        return operands.two(move |a: f32, b: f32| u16::from(kind.code(a)) << 8 | u16::from(kind.code(b)));
+    let is_plain = finite && rounding == Some(Rounding::NearestEven) && from == Type::F32;
+    if let Some((format, most)) = fp8(to).filter(|_| is_plain) {
+        return operands
+            .two(move |a: f32, b: f32| (format.finite(a, most) << 8 | format.finite(b, most)) as u16);
     }
     if finite || fp8(to).is_some() {
         return Err("only pairs of FP8 are saturated to finite numbers".into());
