@@ -17,6 +17,7 @@ mod forward;
 mod launch;
 mod layout;
 mod load;
+mod rounded;
 mod scores;
 mod slopes;
 mod staged;

@@ -216,6 +216,7 @@ impl AttentionKernel {
             if let (Some(out), None) = (of_bias, &self.bias_slope) {
                 self.add_to_bias(tile, out, &s.back);
             }
+            tile.round(&mut s.back);
             let back = Matrix { data: &s.back, row: count, column: 1 };
             if self.gives(AttentionPart::Query).is_some() {
                 let to = &mut s.of_queries[tile.rows.first * width..(tile.rows.first + n) * width];
@@ -227,6 +228,7 @@ impl AttentionKernel {
         }
         if self.gives(AttentionPart::Value).is_some() {
             tile.weigh(&mut s.weights, &mut s.factors, &s.drawn)?;
+            tile.round(&mut s.weights);
             let p = Matrix { data: &s.weights, row: count, column: 1 };
             product(&mut s.of_values, [count, values, n], p.transposed(), dy, true, false);
         }
