@@ -330,12 +330,12 @@ pub(crate) fn made_factors_are_of_tf32(devices: &mut Devices) {
     for way in [way(&[], vec![]), way(&[2], vec![to(e.dims[5], &[0])])] {
         let out = devices.run(planned(&step, &way).unwrap(), &inputs, &states).unwrap();
         for (name, besides) in [("dq", 0.0), ("dk", 0.0), ("dv", 0.5)] {
-            for x in out[name].0.to_f64() {
+            for x in out[name].0.data.to_f64() {
                 let made = x as f32 - besides;
                 assert!(made != 0.0 && made.to_bits() & 0x1fff == 0, "{name} has {made}");
             }
         }
-        let y = out["y"].0.to_f64();
+        let y = out["y"].0.data.to_f64();
         let mut most: f64 = 0.0;
         for head in 0..2 {
             let weight = (-0.4 * (0..16).map(|d| key(head, d)).sum::<f64>()).exp();
