@@ -307,8 +307,8 @@ fn attention_of_half_types_in_plain_operations() {
     }
 }
 
-/// Of one query and two keys, with numbers that are powers of two, results are factors that the attention makes, times such a power:
-/// so the digits of these can be read off. They are those of TF32, and the result is that of the rounded weight.
+/// Of one query and two keys, with numbers that are powers of two, results are factors that the attention makes, times such a
+/// power: so the digits of these can be read off. They are those of TF32, and the result is that of the rounded weight.
 pub(crate) fn made_factors_are_of_tf32(devices: &mut Devices) {
     let mut e = equations(DType::F32, [1, 1, 2, 16], Features::default(), true);
     let key = |head: usize, d: usize| 2f64.powi(-3 - head as i32 - (d % 3) as i32);

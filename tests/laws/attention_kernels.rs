@@ -9,7 +9,8 @@ use meshwright_plan::{Arithmetic, DType, Dim};
 /// `f32`, without a bound of its own: that of [`check`].
 const EXACT: (Arithmetic, f64) = (Arithmetic::F32, 0.0);
 
-/// Compares what is recognized in a program of a half type, of TF32, or of `f32`, with the oracle of the equations; gives the step.
+/// Compares what is recognized in a program of a half type, of TF32, or of `f32`, with the oracle of the equations; gives the
+/// step.
 pub(crate) fn check_of(
     name: &str,
     of: (Arithmetic, f64),

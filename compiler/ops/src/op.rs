@@ -250,8 +250,8 @@ pub trait Op: DynEq + DynHash + Debug + Send + Sync {
         Precision::AsOperands
     }
 
-    /// In a program of `tf32`: the operands that it multiplies, and the same op with the factors rounded that it makes itself. `None`
-    /// of ops that make none.
+    /// In a program of `tf32`: the operands that it multiplies, and the same op with the factors rounded that it makes itself.
+    /// `None` of ops that make none.
     fn rounding(&self) -> Option<(Vec<usize>, Arc<dyn Op>)> {
         None
     }

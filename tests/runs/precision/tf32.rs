@@ -52,8 +52,8 @@ fn a_gpu_computes_what_threads_do() {
     near(&threads, &gpu, 1e-5, "launches of a GPU");
 }
 
-/// Every matmul of what ships is one of rounded factors, however they come to the device, and attention rounds those that it makes.
-/// What updates parameters multiplies in `f32`.
+/// Every matmul of what ships is one of rounded factors, however they come to the device, and attention rounds those that it
+/// makes. What updates parameters multiplies in `f32`.
 #[test]
 fn every_matmul_of_a_gpu_has_rounded_factors() {
     let ways = [

@@ -147,8 +147,8 @@ pub struct AttentionSpec {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub continues: bool,
     /// Whether the factors that are made inside are rounded to TF32 ([`crate::tf32`]) before they are multiplied: weights times
-    /// their factors by values and cotangents, gradients of the product by keys and queries. All else stays as it is, and operands
-    /// are given rounded.
+    /// their factors by values and cotangents, gradients of the product by keys and queries. All else stays as it is, and
+    /// operands are given rounded.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub rounds: bool,
 }

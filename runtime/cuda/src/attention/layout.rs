@@ -27,17 +27,17 @@ impl Multiply {
         self == Multiply::Together
     }
 
-    /// Whether threads multiply alone.
+    /// True if threads multiply alone.
     pub(super) fn is_exact(self) -> bool {
         self == Multiply::Threads
     }
 
-    /// Whether factors are rounded to TF32.
+    /// True if factors are rounded to TF32.
     pub(super) fn is_rounded(self) -> bool {
         self == Multiply::Rounded
     }
 
-    /// Whether factors have 32 bits.
+    /// True if factors have 32 bits.
     pub(super) fn is_wide(self) -> bool {
         self.is_exact() || self.is_rounded()
     }

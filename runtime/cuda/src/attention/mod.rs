@@ -1,5 +1,5 @@
-//! Attention as kernels: scores are never in memory. Half types and numbers of TF32 are multiplied on tensor cores, other `f32` by
-//! fused multiply-adds, without rounding.
+//! Attention as kernels: scores are never in memory. Half types and numbers of TF32 are multiplied on tensor
+//! cores, other `f32` by fused multiply-adds, without rounding.
 //!
 //! - [`launch`]: the launches.
 //! - `forward`, `backward`, `bias`: the kernels; `scores`: what kernels are compiled for; `elements`: what is read beside

@@ -1,11 +1,11 @@
 //! Matmuls of `f32` tiles in shared memory that hold numbers of TF32, by tensor cores (`mma.sync` of 16 x 8 x 8).
 //!
-//! A fragment's words are read one by one: `ldmatrix` transposes halves only. Lane `4 g + t` reads at row `g` and column `t` where
-//! rows of a tile are rows of the left factor, or columns of the right one. Rows are 4 words apart from a multiple of 16, so the
-//! 32 words lie in 32 banks. Where rows of a tile are what is summed, slot `t` of the factors is row `2 t`, and slot `t + 4`
-//! row `2 t + 1`: the order of a sum's terms is free. So words of one read lie in 32 banks again, and accumulators, which have columns
-//! `2 t` and `2 t + 1`, are left factors as they are: no thread needs those of another. What is stored for the gradients of keys
-//! and values, four words a row from two rows, meets in banks by twos.
+//! A fragment's words are read one by one: `ldmatrix` transposes halves only. Lane `4 g + t` reads at row `g` and column `t`
+//! where rows of a tile are rows of the left factor, or columns of the right one. A row takes four words more than its elements,
+//! whose number 16 divides, so the 32 words lie in 32 banks. Where rows of a tile are what is summed, slot `t` of the factors is
+//! row `2 t`, and slot `t + 4` row `2 t + 1`: the order of a sum's terms is free. So words of one read lie in 32 banks again,
+//! and accumulators, which have columns `2 t` and `2 t + 1`, are left factors as they are: no thread needs those of another.
+//! Words that are stored for the gradients of keys and values meet in banks by twos.
 
 use super::layout::TileShape;
 use crate::kernel::ptx::{load_word, multiply_tf32, shared_address, store_one};

@@ -244,10 +244,11 @@ pub(crate) fn load_word(from: u32, #[comptime] offset: usize) -> u32 {
     })
 }
 
-/// Adds the product of 16 rows by 8 and 8 rows by 8 columns of TF32 to four sums of each thread (PTX ISA, `mma` with shape
-/// `m16n8k8`). `factors` are four words of the left and two of the right one, whose lower 13 bits must be 0: what hardware does with
-/// others is not documented. Lane `4 g + t` has of the left factor the columns `t` of rows `g` and `g + 8`, then `t + 4` of these; of
-/// the right one the rows `t` and `t + 4` of column `g`; of the sums the columns `2 t` and `2 t + 1` of row `g`, then of row `g + 8`.
+/// Adds the product of 16 by 8 and 8 by 8 numbers of TF32 to four sums of each thread (PTX ISA, `mma` with shape `m16n8k8`).
+/// `factors` are four words of the left and two of the right one, whose lower 13 bits must be 0: what hardware does with others
+/// is not documented. Lane `4 g + t` has of the left factor the column `t` of rows `g` and `g + 8`, then `t + 4` of these; of
+/// the right one the rows `t` and `t + 4` of column `g`; of the sums the columns `2 t` and `2 t + 1` of row `g`, then of row
+/// `g + 8`.
 #[cube]
 pub(crate) fn multiply_tf32(factors: Sequence<u32>, sums: Sequence<f32>) -> Sequence<f32> {
     intrinsic!(|scope| {

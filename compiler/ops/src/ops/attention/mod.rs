@@ -19,7 +19,8 @@ pub(crate) use samples::FAMILY;
 use crate::{Emit, ExpandWhen, F64Tensor, Graph, Id, Linear, Op, OpError, Precision, Roles, Type};
 use body::{computed, evaluated, leaves};
 use meshwright_plan::{
-    AttentionBias, AttentionOperands, AttentionPart, AttentionSpec, Computed, DType, Dim, Dims, Drawn, Monoid, Prim,
+    AttentionBias, AttentionOperands, AttentionPart, AttentionSpec, Computed, DType, Dim, Dims, Drawn,
+    Monoid, Prim,
 };
 use std::sync::Arc;
 
