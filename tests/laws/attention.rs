@@ -4,7 +4,7 @@
 use crate::devices::{Devices, layout, plan, to};
 use crate::oracle::{Bound, walk};
 use crate::rng::Rng;
-use crate::split::{Way, Within, same_step, way};
+use crate::split::{Way, Within, planned, same_step, way};
 use crate::subject::{step, tensors};
 use meshwright_core::ParamDecl;
 use meshwright_core::StepGraph;
@@ -17,7 +17,7 @@ use meshwright_ops::{
     Contract, F64Tensor, Graph, Id, InputOp, InputOpKind, LOG, Op, Random, Recognizer, Softmax, TANH, Type,
 };
 use meshwright_plan::random::Distribution;
-use meshwright_plan::{AttentionPart, DType, Dim, Dims, IdVec, Init, Plan, Prim};
+use meshwright_plan::{Arithmetic, AttentionPart, DType, Dim, Dims, IdVec, Init, Plan, Prim, tf32};
 
 /// What stands in the equations.
 #[derive(Clone, Copy, Default)]
@@ -249,12 +249,16 @@ fn attention_equals_its_equations_in_plain_operations() {
 }
 
 /// Half types, and how far results may be off, relative to the exact ones.
-pub(crate) const HALVES: [(DType, f64); 2] = [(DType::BF16, 1.0 / 64.0), (DType::F16, 1.0 / 512.0)];
+pub(crate) const HALVES: [(Arithmetic, f64); 2] =
+    [(Arithmetic::BF16, 1.0 / 64.0), (Arithmetic::F16, 1.0 / 512.0)];
 
-/// Compares what is recognized in a program of a half type with the oracle of the equations; gives the step.
+/// TF32, whose factors have as many digits as `f16`.
+pub(crate) const TF32: (Arithmetic, f64) = (Arithmetic::TF32, 1.0 / 512.0);
+
+/// Compares what is recognized in a program of a half type, or of TF32, with the oracle of the equations; gives the step.
 pub(crate) fn check_half(
     name: &str,
-    (half, narrow): (DType, f64),
+    (float, narrow): (Arithmetic, f64),
     sizes: [usize; 4],
     has: Features,
     devices: &mut Devices,
@@ -263,7 +267,7 @@ pub(crate) fn check_half(
     let of = |dtype, fused| {
         let mut e = equations(dtype, sizes, Features { projected: true, ..has }, fused);
         for value in e.bound.values_mut() {
-            value.data = HostData::from_f64(half, value.data.clone()).to_f64();
+            value.data = HostData::from_f64(float.stored(), value.data.clone()).to_f64();
         }
         e
     };
@@ -272,7 +276,7 @@ pub(crate) fn check_half(
     let pairs = fused.outputs.iter().zip(&exact.outputs);
     let wanted: Vec<_> =
         pairs.map(|((name, id), (_, at))| (*name, *id, values[at.0 as usize].clone())).collect();
-    let step = StepGraph { float: half.into(), ..step(&fused.graph, &fused.outputs) };
+    let step = StepGraph { float, ..step(&fused.graph, &fused.outputs) };
     let within = Within { least: 1.0, narrow, ..Within::default() };
     let given = tensors(&fused.graph, &fused.bound);
     same_step(name, &step, &given, &wanted, within, &ways(&fused.dims), devices).unwrap();
@@ -299,6 +303,67 @@ fn attention_of_half_types_in_plain_operations() {
             let of_half =
                 |l: &&&str| l.matches(&format!(" {half}[")).count() == 2 && l.matches(" f32[").count() == 1;
             assert!(products.len() >= 7 && products.iter().all(|l| of_half(&l)), "{half}: {products:#?}");
+        }
+    }
+}
+
+/// Of one query and two keys, with numbers that are powers of two, results are factors that the attention makes, times such a
+/// power: so the digits of these can be read off. They are those of TF32, and the result is that of the rounded weight.
+pub(crate) fn made_factors_are_of_tf32(devices: &mut Devices) {
+    let mut e = equations(DType::F32, [1, 1, 2, 16], Features::default(), true);
+    let key = |head: usize, d: usize| 2f64.powi(-3 - head as i32 - (d % 3) as i32);
+    let leaves: Vec<Id> = e.graph.ids().filter(|id| e.bound.contains_key(id)).collect();
+    let dims = e.graph.dims.clone();
+    for (name, id) in ["q", "k", "v", "weight"].into_iter().zip(leaves) {
+        let value = |at: &[usize]| match (name, at) {
+            // Of two groups one asks for nothing, and has halves as weights.
+            ("q", [.., group, _]) => f64::from(u8::from(*group == 0)),
+            ("k", [_, k, head, d]) => *k as f64 * key(*head, *d),
+            ("v", [.., k, _]) => 1.0 - *k as f64,
+            _ => 1.0,
+        };
+        e.bound.insert(id, F64Tensor::build(&dims, &e.graph.ty(id).dims, value));
+    }
+    let step = StepGraph { float: TF32.0, ..step(&e.graph, &e.outputs) };
+    let (inputs, states) = tensors(&e.graph, &e.bound);
+    // A width that is split has no kernel of its own: products and functions are apart.
+    for way in [way(&[], vec![]), way(&[2], vec![to(e.dims[5], &[0])])] {
+        let out = devices.run(planned(&step, &way).unwrap(), &inputs, &states).unwrap();
+        for (name, besides) in [("dq", 0.0), ("dk", 0.0), ("dv", 0.5)] {
+            for x in out[name].0.data.to_f64() {
+                let made = x as f32 - besides;
+                assert!(made != 0.0 && made.to_bits() & 0x1fff == 0, "{name} has {made}");
+            }
+        }
+        let y = out["y"].0.data.to_f64();
+        let mut most: f64 = 0.0;
+        for head in 0..2 {
+            let weight = (-0.4 * (0..16).map(|d| key(head, d)).sum::<f64>()).exp();
+            let rounded = f64::from(tf32(weight as f32));
+            let got = y[32 * head] * (1.0 + weight);
+            assert!((got - rounded).abs() < 1e-6, "{got} of the weight {weight}, not {rounded}");
+            most = most.max((weight - rounded).abs());
+        }
+        assert!(most > 2e-5, "the weights have the digits of TF32 unrounded: {most}");
+    }
+}
+
+#[test]
+fn factors_that_an_attention_makes_are_of_tf32() {
+    for device in [meshwright_cpu::device(), meshwright_burn::device(), meshwright_burn::reference()] {
+        made_factors_are_of_tf32(&mut Devices::of(device));
+    }
+}
+
+/// In TF32, on every backend of the host.
+#[test]
+fn attention_of_tf32_equals_its_equations() {
+    let split = |dims: &[Dim]| dims[..4].iter().map(|d| way(&[2], vec![to(*d, &[0])])).collect();
+    for device in [meshwright_cpu::device(), meshwright_burn::device(), meshwright_burn::reference()] {
+        let mut devices = Devices::of(device);
+        for (name, has) in each().into_iter().chain(biases()) {
+            check_half(name, TF32, [2, 9, 17, 16], has, &mut devices, &one);
+            check_half(name, TF32, [2, 9, 9, 16], has, &mut devices, &split);
         }
     }
 }

@@ -1,26 +1,27 @@
 //! Attention by the kernels of GPUs, against the equations in `f64`.
 
-use crate::attention::{ALL, Features, HALVES, check, check_half, one};
+use crate::attention::{ALL, Features, HALVES, TF32, check, check_half, one};
 use crate::devices::{Devices, to};
 use crate::split::{Way, way};
 use meshwright_core::StepGraph;
-use meshwright_plan::{DType, Dim};
+use meshwright_plan::{Arithmetic, DType, Dim};
 
 /// `f32`, without a bound of its own: that of [`check`].
-const EXACT: (DType, f64) = (DType::F32, 0.0);
+const EXACT: (Arithmetic, f64) = (Arithmetic::F32, 0.0);
 
-/// Compares what is recognized in a program of a half type, or of `f32`, with the oracle of the equations; gives the step.
+/// Compares what is recognized in a program of a half type, of TF32, or of `f32`, with the oracle of the equations; gives the
+/// step.
 pub(crate) fn check_of(
     name: &str,
-    of: (DType, f64),
+    of: (Arithmetic, f64),
     sizes: [usize; 4],
     has: Features,
     devices: &mut Devices,
     ways: &dyn Fn(&[Dim]) -> Vec<Way>,
 ) -> StepGraph {
     let name = format!("{name} {sizes:?} of {}", of.0);
-    if of.0 == DType::F32 {
-        check(&name, of.0, sizes, has, devices, ways)
+    if of.0 == Arithmetic::F32 {
+        check(&name, DType::F32, sizes, has, devices, ways)
     } else {
         check_half(&name, of, sizes, has, devices, ways)
     }
@@ -29,7 +30,7 @@ pub(crate) fn check_of(
 /// The kernels of GPUs, over several tiles of queries and keys, in numbers that divide nothing and in whole tiles: of all
 /// widths of blocks, with masks that positions decide and that rows see through, and with draws whose counters eights of keys
 /// share and not.
-fn on_a_gpu(of: (DType, f64), name: &str, has: Features) {
+fn on_a_gpu(of: (Arithmetic, f64), name: &str, has: Features) {
     if !crate::engines::gpu() {
         return;
     }
@@ -50,7 +51,10 @@ fn on_a_gpu(of: (DType, f64), name: &str, has: Features) {
     // Wide rows take the interpreter long: with nothing besides, and with all. So do multiply-adds of `f32`, one by one.
     let alone = !(has.causal || has.padded || has.logarithm);
     let taken = |[batch, _, keys, width]: &[usize; 4]| match of.0 {
-        DType::F32 => *width <= 128 && *width != 96 && *keys != 192,
+        Arithmetic::F32 => *width <= 128 && *width != 96 && *keys != 192,
+        Arithmetic::TF32 => {
+            [16, 48].contains(width) || *keys == 128 && *width == 32 || *keys == 70 && *width == 128
+        }
         _ => *width <= 128 || (alone || has.dropout > 0.0) && *batch == 1,
     };
     let all: Vec<_> = all.into_iter().filter(taken).collect();
@@ -81,13 +85,13 @@ fn on_a_gpu(of: (DType, f64), name: &str, has: Features) {
 }
 
 /// Queries and keys wider than values, and values wider than these; the gradients of keys and of values are two launches.
-fn unlike_on_a_gpu(of: (DType, f64)) {
+fn unlike_on_a_gpu(of: (Arithmetic, f64)) {
     if !crate::engines::gpu() {
         return;
     }
     let mut devices = Devices::of(meshwright_cuda::gpu(0));
     let cases = match of.0 {
-        DType::F32 => [([1, 40, 70, 128], 112), ([1, 33, 130, 32], 128)],
+        Arithmetic::F32 | Arithmetic::TF32 => [([1, 40, 70, 128], 112), ([1, 33, 130, 32], 128)],
         _ => [([1, 40, 70, 192], 128), ([1, 33, 130, 32], 240)],
     };
     let ((), launches) = crate::engines::counted(|| {
@@ -143,6 +147,15 @@ on_a_gpu! {
     bf16_on_a_gpu: super::HALVES[0];
     f16_on_a_gpu: super::HALVES[1];
     f32_on_a_gpu: super::EXACT;
+    tf32_on_a_gpu: super::TF32;
+}
+
+/// Digits of the factors that kernels make.
+#[test]
+fn factors_of_tf32_on_a_gpu() {
+    if crate::engines::gpu() {
+        crate::attention::made_factors_are_of_tf32(&mut Devices::of(meshwright_cuda::gpu(0)));
+    }
 }
 
 /// The kernel of a bias's gradient, over several tiles that divide nothing and in whole tiles: for the sum of examples, of
@@ -160,6 +173,7 @@ fn biases_on_a_gpu() {
         (HALVES[1], "seq heads batch key group", [1, 40, 70, 16], ALL),
         (HALVES[0], "heads group seq key", [2, 40, 70, 256], causal),
         (EXACT, "heads group seq key", [3, 40, 70, 32], ALL),
+        (TF32, "heads group seq key", [2, 40, 70, 32], causal),
     ];
     let many = cases.len() as u64;
     let ((), launches) = crate::engines::counted(|| {

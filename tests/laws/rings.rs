@@ -12,6 +12,8 @@ use meshwright_core::layout::RuleDim;
 use meshwright_core::lowering::verify_plan;
 use meshwright_device::target::Target;
 use meshwright_diag::Span;
+#[cfg(feature = "cuda")]
+use meshwright_plan::Arithmetic;
 use meshwright_plan::{AttentionPart, Collective, DType, Dim, Plan, Prim};
 
 /// Queries and keys over some devices, and the keys go around them.
@@ -143,7 +145,7 @@ fn attention_around_a_ring_as_a_gpu_launches_it() {
 
 /// The same by the kernels themselves: shards that end within tiles and at their ends, empty ones, and heads over another axis.
 #[cfg(feature = "cuda")]
-pub(crate) fn on_a_gpu(of: (DType, f64), name: &str, has: Features, devices: &mut Devices) {
+pub(crate) fn on_a_gpu(of: (Arithmetic, f64), name: &str, has: Features, devices: &mut Devices) {
     let mut alike = |has, sizes, ways: &dyn Fn(&[Dim]) -> Vec<Way>| {
         check_of(&format!("{name} around a ring"), of, sizes, has, devices, ways)
     };

@@ -254,9 +254,10 @@ fn describe_step(p: &Plan, s: &Step) -> String {
             let start = if s.async_id.is_some() { "start " } else { "" };
             format!("{start}{}[{attributes}] {}", spec.kind, axis_names(spec.axes, &p.mesh))
         }
-        Prim::Attention { parts, .. } => {
+        Prim::Attention { spec, parts } => {
             let parts: Vec<&str> = parts.iter().map(|p| p.name()).collect();
-            format!("{}[{}]", s.name(), parts.join(" "))
+            let of = if spec.rounds { " of tf32" } else { "" };
+            format!("{}[{}]{of}", s.name(), parts.join(" "))
         }
         Prim::Random { stream, distribution } => {
             format!("random {{ {} of `{stream}` }}", meshwright_ops::describe_random(distribution))

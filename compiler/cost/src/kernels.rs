@@ -289,7 +289,10 @@ fn scores(plan: &Plan, step: &Step, spec: &AttentionSpec, parts: &[AttentionPart
         functions: of_score(spec, backward),
         backward,
         dropout: !spec.draws.is_empty(),
-        dtype: plan.buffer(query.buf).dtype,
+        arithmetic: match plan.buffer(query.buf).dtype {
+            DType::F32 if spec.rounds => Arithmetic::TF32,
+            dtype => dtype.into(),
+        },
     })
 }
 

@@ -145,7 +145,7 @@ impl DeviceRates {
         let d = &self.device;
         let pairs = s.matrices * s.queries * s.keys * s.visible;
         let products = s.products + SHARED_PRODUCTS * (s.kernels - 1.0);
-        let rate = self.matrix(s.dtype.into(), false).map_or(f64::INFINITY, |m| m.best * d.sustained);
+        let rate = self.matrix(s.arithmetic, false).map_or(f64::INFINITY, |m| m.best * d.sustained);
         let multiplied = products * pairs * (s.width + s.values) / rate;
         (multiplied + pairs * self.functions(&s.functions)) / d.attention_sustained / self.share
     }

@@ -1,7 +1,7 @@
 //! What a device does in a step, as amounts: bytes, products, scores, transfers. A machine turns them into seconds.
 
 use meshwright_plan::expr::FunctionCost;
-use meshwright_plan::{Arithmetic, Axis, CollectiveKind, DType, KernelFamily, Phase};
+use meshwright_plan::{Arithmetic, Axis, CollectiveKind, KernelFamily, Phase};
 
 /// The work of one device in a step, in order.
 #[derive(Clone, Debug, Default)]
@@ -173,8 +173,8 @@ pub struct Scores {
     pub backward: bool,
     /// Whether weights are multiplied by random values.
     pub dropout: bool,
-    /// Dtype of queries and keys.
-    pub dtype: DType,
+    /// Arithmetic of the factors.
+    pub arithmetic: Arithmetic,
 }
 
 /// A family of scalar functions.

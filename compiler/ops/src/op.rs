@@ -250,6 +250,12 @@ pub trait Op: DynEq + DynHash + Debug + Send + Sync {
         Precision::AsOperands
     }
 
+    /// In a program of `tf32`: the operands that it multiplies, and the same op with the factors rounded that it makes itself.
+    /// `None` of ops that make none.
+    fn rounding(&self) -> Option<(Vec<usize>, Arc<dyn Op>)> {
+        None
+    }
+
     /// Of an op that draws truth values: what it draws, so that whoever reads them may draw them again.
     fn drawn(&self) -> Option<Drawn> {
         None

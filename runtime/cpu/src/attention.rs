@@ -66,6 +66,7 @@ pub(super) fn attention(
         bias: spec.bias.as_ref().map(|bias| space.renumbered(&bias.slope, spec)),
         weight: spec.weight.as_ref().map(|w| space.renumbered(w, spec)),
         state,
+        rounds: spec.rounds,
         draws: draws.collect::<Result<_, _>>()?,
     })?;
     Ok(KernelWork::new(move |args, outs| {

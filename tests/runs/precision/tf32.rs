@@ -6,7 +6,7 @@ use meshwright_core::training_step;
 use meshwright_device::kernels::Kernel;
 use meshwright_device::launch::LaunchKind;
 use meshwright_device::target::Target;
-use meshwright_plan::{Arithmetic, DType, KernelFamily, Phase};
+use meshwright_plan::{Arithmetic, DType, KernelFamily, Phase, Prim};
 use meshwright_train::{Devices, Project, ProjectOptions};
 
 fn in_tf32(o: ProjectOptions) -> ProjectOptions {
@@ -52,8 +52,8 @@ fn a_gpu_computes_what_threads_do() {
     near(&threads, &gpu, 1e-5, "launches of a GPU");
 }
 
-/// Every matmul of what ships is one of rounded factors, however they come to the device. Attention and what updates parameters
-/// multiply in `f32`.
+/// Every matmul of what ships is one of rounded factors, however they come to the device, and attention rounds those that it
+/// makes. What updates parameters multiplies in `f32`.
 #[test]
 fn every_matmul_of_a_gpu_has_rounded_factors() {
     let ways = [
@@ -73,6 +73,11 @@ fn every_matmul_of_a_gpu_has_rounded_factors() {
         let step = training_step(&project.program).unwrap();
         let (compiled, found) = project.compile(&step, &loaded.sources);
         let plan = compiled.unwrap_or_else(|| panic!("{model} under `{layout}`: {found:?}")).plan;
+        for s in &plan.steps {
+            if let Prim::Attention { spec, parts } = &s.prim {
+                assert!(spec.rounds, "{model} under `{layout}`: {parts:?} multiplies what is not rounded");
+            }
+        }
         let device = meshwright_device::compile(&plan, 0, Target::cuda((9, 0), true)).unwrap();
         let (mut rounded, mut exact) = (0, vec![]);
         for launch in device.launches.iter() {

@@ -81,13 +81,21 @@ pub fn assign(step: StepGraph) -> StepGraph {
 /// products computes what one that has them does.
 fn with_rounded_factors(step: &StepGraph) -> StepGraph {
     linearized(rebuild(step, |g, mut node, id| {
-        if precision(&step.graph, id) == Precision::Products {
-            for x in &mut node.inputs {
-                let ty = g.ty(*x);
-                // A number that scales a product is no factor of it that hardware would round.
-                if ty.dtype == DType::F32 && !ty.dims.is_empty() {
-                    *x = beside(g, *x, Unary(&TF32));
-                }
+        let of = precision(&step.graph, id);
+        let mut factors: Vec<usize> = vec![];
+        if of == Precision::Products {
+            factors = (0..node.inputs.len()).collect();
+        } else if of != Precision::Full
+            && let Some((multiplied, rounding)) = node.op.rounding()
+        {
+            (factors, node.op) = (multiplied, rounding);
+        }
+        for i in factors {
+            let x = &mut node.inputs[i];
+            let ty = g.ty(*x);
+            // A number that scales a product is no factor of it that hardware would round.
+            if ty.dtype == DType::F32 && !ty.dims.is_empty() {
+                *x = beside(g, *x, Unary(&TF32));
             }
         }
         g.push(node)

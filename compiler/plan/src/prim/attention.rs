@@ -146,6 +146,11 @@ pub struct AttentionSpec {
     /// the values that this has given, and the results are those of all keys so far.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub continues: bool,
+    /// Whether the factors that are made inside are rounded to TF32 ([`crate::tf32`]) before they are multiplied: weights times
+    /// their factors by values and cotangents, gradients of the product by keys and queries. All else stays as it is, and
+    /// operands are given rounded.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub rounds: bool,
 }
 
 impl AttentionSpec {
@@ -197,5 +202,10 @@ impl AttentionOperands {
         let delta = take(of_scores);
         let cotangent = take(gradient);
         AttentionOperands { max, values, scale, delta, cotangent, extras: next }
+    }
+
+    /// Those that are multiplied, in order: queries, keys, values, the cotangent.
+    pub fn multiplied(self) -> impl Iterator<Item = usize> {
+        [Some(0), Some(1), self.values, self.cotangent].into_iter().flatten()
     }
 }

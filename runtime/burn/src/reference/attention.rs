@@ -7,7 +7,7 @@ use meshwright_device::KernelError;
 use meshwright_device::kernels::attention::{AttentionCall, AttentionDraws, DECIDED};
 use meshwright_device::kernels::call::Computes;
 use meshwright_exec::backend::RngState;
-use meshwright_plan::{AttentionOperands, AttentionPart, Monoid};
+use meshwright_plan::{AttentionOperands, AttentionPart, Monoid, tf32};
 
 /// Truth values of a draw by the dims of the scores.
 struct Draw {
@@ -225,6 +225,8 @@ impl Attention<'_> {
         let [values, cotangent] =
             [self.at.values, self.at.cotangent].map(|i| i.map_or(&[][..], |i| self.own(i, position)));
         let scale = self.at.scale.map_or(0.0, |i| self.of_query(i, position));
+        // A factor of a product that the kernels make.
+        let factor = |x: f64| if self.call.rounds { f64::from(tf32(x as f32)) } else { x };
         let of_score = |slope: f64| {
             let product: f64 = values.iter().zip(cotangent).map(|(a, b)| a * b).sum();
             let delta = self.at.delta.map_or(0.0, |i| self.of_query(i, position));
@@ -232,12 +234,12 @@ impl Attention<'_> {
         };
         match part {
             AttentionPart::Max | AttentionPart::Sum => {}
-            AttentionPart::Values => times(out, values, weight * score.factor),
-            AttentionPart::Result => times(out, values, weight * score.factor / sum),
-            AttentionPart::Query => times(out, self.own(1, position), of_score(score.slope)),
-            AttentionPart::Key => times(out, self.own(0, position), of_score(score.slope)),
+            AttentionPart::Values => times(out, values, factor(weight * score.factor)),
+            AttentionPart::Result => times(out, values, factor(weight * score.factor) / sum),
+            AttentionPart::Query => times(out, self.own(1, position), factor(of_score(score.slope))),
+            AttentionPart::Key => times(out, self.own(0, position), factor(of_score(score.slope))),
             AttentionPart::Bias => times(out, &[1.0], of_score(score.by_bias)),
-            AttentionPart::Value => times(out, cotangent, weight * scale * score.factor),
+            AttentionPart::Value => times(out, cotangent, factor(weight * scale * score.factor)),
         }
     }
 }

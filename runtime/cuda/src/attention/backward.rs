@@ -74,7 +74,7 @@ pub(super) fn attention_query_grad<E: Float, O: Float, N: Size, M: Size>(
         let own = comptime!(shape.clone());
         slopes(&mut both, &beside, &space, &of_queries, &stream.staged, &looked_at, 0usize, columns, own);
         let at = buffer * comptime!(key_tile.size() as u32);
-        let (slopes, tiles) = (factors::<E>(&both.scores, columns), &stream.pair.first);
+        let (slopes, tiles) = (factors::<E>(&both.scores, columns, comptime!(shape.by)), &stream.pair.first);
         accumulate::<E, N>(&slopes, &stream.scratch, tiles, at, &mut sums, key_tile);
         finish(&mut sums, comptime!(shape.width), 0usize, grouped);
         buffer = 1u32 - buffer;
@@ -218,10 +218,22 @@ impl<E: Float, N: Size> KeyGradients<E, N> {
     ) {
         let tile = comptime!(shape.tile(QUERIES, QUERIES));
         if comptime!(shape.gives(AttentionPart::Value)) {
-            store::<E, N>(&factors::<E>(&both.by_weights, columns), &self.weights, start, columns, tile);
+            store::<E, N>(
+                &factors::<E>(&both.by_weights, columns, comptime!(shape.by)),
+                &self.weights,
+                start,
+                columns,
+                tile,
+            );
         }
         if comptime!(shape.gives(AttentionPart::Key)) {
-            store::<E, N>(&factors::<E>(&both.scores, columns), &self.slopes, start, columns, tile);
+            store::<E, N>(
+                &factors::<E>(&both.scores, columns, comptime!(shape.by)),
+                &self.slopes,
+                start,
+                columns,
+                tile,
+            );
         }
     }
 

@@ -138,5 +138,5 @@ pub(super) fn score(
 /// anyway.
 #[cube]
 pub(super) fn exponential(x: f32, #[comptime] by: Multiply) -> f32 {
-    if comptime!(by.is_exact()) { x.exp() } else { exp2::exp(x) }
+    if comptime!(by.is_wide()) { x.exp() } else { exp2::exp(x) }
 }

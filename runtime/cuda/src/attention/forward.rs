@@ -181,7 +181,7 @@ impl Softmax {
         if comptime!(shape.values > 0) {
             let (values, weights) = (
                 comptime!(shape.tile(shape.columns, shape.values)),
-                factors::<E>(&*weights, comptime!(shape.columns)),
+                factors::<E>(&*weights, comptime!(shape.columns), comptime!(shape.by)),
             );
             let at = tile.buffer * comptime!(values.size() as u32);
             let (scratch, tiles) = (&stream.scratch, &stream.pair.second);

@@ -57,6 +57,7 @@ impl Computes<AttentionCall> for GpuLaunch<'_> {
             *values = into_contiguous(values.clone());
         }
         let by = match inputs[0].dtype {
+            BurnType::F32 if call.rounds => Multiply::Rounded,
             BurnType::F32 => Multiply::Threads,
             _ if multiplies_together(&decided.client) => Multiply::Together,
             _ => Multiply::Warps,

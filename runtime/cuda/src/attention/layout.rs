@@ -17,6 +17,8 @@ pub(super) enum Multiply {
     Warps,
     /// Each thread by fused multiply-adds, for `f32`: nothing is rounded before it is multiplied.
     Threads,
+    /// Each warp on tensor cores, for `f32` that are rounded to TF32 (`mma.sync` of 16 x 8 x 8).
+    Rounded,
 }
 
 impl Multiply {
@@ -25,14 +27,24 @@ impl Multiply {
         self == Multiply::Together
     }
 
-    /// Whether factors are `f32`.
+    /// True if threads multiply alone.
     pub(super) fn is_exact(self) -> bool {
         self == Multiply::Threads
     }
 
+    /// True if factors are rounded to TF32.
+    pub(super) fn is_rounded(self) -> bool {
+        self == Multiply::Rounded
+    }
+
+    /// True if factors have 32 bits.
+    pub(super) fn is_wide(self) -> bool {
+        self.is_exact() || self.is_rounded()
+    }
+
     /// Elements of a vector.
     pub(super) fn vector(self) -> usize {
-        if self.is_exact() { VECTOR / 2 } else { VECTOR }
+        if self.is_wide() { VECTOR / 2 } else { VECTOR }
     }
 }
 
@@ -65,7 +77,7 @@ impl TileShape {
         match (self.width, self.by) {
             (0, _) => 0,
             (_, Multiply::Together) => self.rows * self.in_row(),
-            (_, Multiply::Warps | Multiply::Threads) => self.rows * self.pitch(),
+            (_, Multiply::Warps | Multiply::Threads | Multiply::Rounded) => self.rows * self.pitch(),
         }
     }
 

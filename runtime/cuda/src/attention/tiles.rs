@@ -1,7 +1,8 @@
-//! Matmuls of tiles of queries, keys and their operands in shared memory. Those of `f32` are in `exact`.
+//! Matmuls of tiles of queries, keys and their operands in shared memory. Those of `f32` are in `exact` and `rounded`.
 
-use super::exact;
-use super::layout::{TileShape, place, scratch_tile};
+use super::layout::{Multiply, TileShape, place, scratch_tile};
+use super::{exact, rounded};
+use crate::kernel::program::tf32;
 use crate::kernel::ptx::{
     Left, WarpgroupMatmul, arrived, begin_product, shared_address, store_matrices, store_two,
 };
@@ -87,6 +88,8 @@ pub(super) fn products<E: Float, N: Size>(
         put_back(&all, sums, comptime!(columns / 4));
     } else if comptime!(left.by.is_exact()) {
         exact::products::<E, N>(rows, rows_at, others, others_at, sums, left, right, from, columns);
+    } else if comptime!(left.by.is_rounded()) {
+        rounded::products::<E, N>(rows, rows_at, others, others_at, sums, left, right, from, columns);
     } else {
         let width = comptime!(left.width);
         let plane_row = UNIT_POS / 32 * comptime!(ROWS as u32);
@@ -115,6 +118,8 @@ pub(super) fn store<E: Float, N: Size>(
 ) {
     if comptime!(shape.by.is_exact()) {
         exact::store_columns::<E, N>(factors, tile, start, columns, shape);
+    } else if comptime!(shape.by.is_rounded()) {
+        rounded::store::<E, N>(factors, tile, start, columns, shape);
     } else {
         store_halves::<E, N>(factors, tile, start, columns, shape);
     }
@@ -152,16 +157,24 @@ fn store_halves<E: Float, N: Size>(
     }
 }
 
-/// Two numbers of each register of accumulators as left factors of a next product.
+/// Two numbers of each register of accumulators as left factors of a next product: rounded, if their products are of such.
 #[cube]
 pub(super) fn factors<E: Float>(
     sums: &Array<Vector<f32, Two>>,
     #[comptime] columns: usize,
+    #[comptime] by: Multiply,
 ) -> Sequence<Vector<E, Two>> {
     let mut all = Sequence::<Vector<E, Two>>::new();
     #[unroll]
     for i in 0..comptime!(columns / 4) {
-        all.push(Vector::<E, Two>::cast_from(sums[i]));
+        if comptime!(by.is_rounded()) {
+            let mut two = Vector::<f32, Two>::zeroed();
+            two.insert(0usize, tf32(sums[i].extract(0usize)));
+            two.insert(1usize, tf32(sums[i].extract(1usize)));
+            all.push(Vector::<E, Two>::cast_from(two));
+        } else {
+            all.push(Vector::<E, Two>::cast_from(sums[i]));
+        }
     }
     all
 }
@@ -193,6 +206,8 @@ pub(super) fn accumulate<E: Float, N: Size>(
         let left = comptime!(scratch_tile(shape.rows, shape.by));
         exact::exchange::<E, N>(factors, scratch, left);
         exact::accumulate::<E, N>(scratch, tiles, at, sums, left, shape);
+    } else if comptime!(shape.by.is_rounded()) {
+        rounded::accumulate::<E, N>(factors, tiles, at, sums, shape);
     } else {
         #[unroll]
         for k in 0..comptime!(shape.rows / 16) {
@@ -241,6 +256,8 @@ pub(super) fn accumulate_columns<E: Float, N: Size>(
         put_back(&all, sums, many);
     } else if comptime!(shape.by.is_exact()) {
         exact::accumulate::<E, N>(columns, tiles, at, sums, left, shape);
+    } else if comptime!(shape.by.is_rounded()) {
+        rounded::accumulate_columns::<E, N>(columns, tiles, at, sums, left, shape);
     } else {
         let plane_row = UNIT_POS / 32 * comptime!(ROWS as u32);
         #[unroll]

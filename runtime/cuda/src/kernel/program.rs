@@ -127,7 +127,7 @@ fn unary(x: f32, #[comptime] f: UnaryFn) -> f32 {
 
 /// As [`meshwright_plan::tf32`].
 #[cube]
-fn tf32(x: f32) -> f32 {
+pub(crate) fn tf32(x: f32) -> f32 {
     let bits = u32::reinterpret(x);
     let even = (bits >> 13u32) & 1u32;
     let rounded = (bits + 0xfffu32 + even) & 0xffff_e000u32;

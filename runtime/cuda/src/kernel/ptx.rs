@@ -234,6 +234,39 @@ pub(crate) fn store_one(number: f32, to: u32) {
     })
 }
 
+/// Reads a word `offset` bytes behind an address in shared memory.
+#[cube]
+pub(crate) fn load_word(from: u32, #[comptime] offset: usize) -> u32 {
+    intrinsic!(|scope| {
+        let from = ExpandValue::from(from).read_value(scope);
+        let word = IntegerType::get(scope.ctx(), 32, Signedness::Unsigned).into();
+        let text = format!("ld.shared.b32 $0, [$1+{offset}];");
+        let made = instruction(scope, &text, "=r,r,~{memory}", vec![from], vec![word]);
+        ExpandValue::from(made[0]).into()
+    })
+}
+
+/// Adds the product of 16 by 8 and 8 by 8 numbers of TF32 to four sums of each thread (PTX ISA, `mma` with shape `m16n8k8`).
+/// `factors` are four words of the left and two of the right one, whose lower 13 bits must be 0: what hardware does with others
+/// is not documented. Lane `4 g + t` has of the left factor the column `t` of rows `g` and `g + 8`, then `t + 4` of these; of
+/// the right one the rows `t` and `t + 4` of column `g`; of the sums the columns `2 t` and `2 t + 1` of row `g`, then of row
+/// `g + 8`.
+#[cube]
+pub(crate) fn multiply_tf32(factors: Sequence<u32>, sums: Sequence<f32>) -> Sequence<f32> {
+    intrinsic!(|scope| {
+        let mut operands: Vec<Value> =
+            sums.into_iter().map(|x| ExpandValue::from(x).read_value(scope)).collect();
+        operands.extend(factors.into_iter().map(|x| ExpandValue::from(x).read_value(scope)));
+        let text = "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {$0, $1, $2, $3}, {$8, $9, $10, $11}, {$12, $13}, {$4, $5, $6, $7};";
+        let constraints = "=f,=f,=f,=f,0,1,2,3,r,r,r,r,r,r";
+        let results = vec![FP32Type::get(scope.ctx()).into(); 4];
+        let made = instruction(scope, text, constraints, operands, results);
+        let mut all = Sequence::<f32>::__expand_new(scope);
+        made.into_iter().for_each(|x| all.__expand_push_method(scope, ExpandValue::from(x).into()));
+        all
+    })
+}
+
 /// Stores four matrices of 8 rows by 8 halves, as accumulators have them; lane 8 `i` + `r` has the address of row `r` of the
 /// `i`-th (PTX ISA, `stmatrix`).
 #[cube]

@@ -30,6 +30,7 @@ pub(super) struct Trouble {
 
 pub(super) const ILLEGAL_ADDRESS: i32 = 700;
 pub(super) const LAUNCH_TIMEOUT: i32 = 702;
+pub(super) const ILLEGAL_INSTRUCTION: i32 = 715;
 pub(super) const MISALIGNED_ADDRESS: i32 = 716;
 pub(super) const LAUNCH_FAILED: i32 = 719;
 

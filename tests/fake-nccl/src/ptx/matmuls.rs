@@ -1,6 +1,6 @@
 //! Products of matrices by a warp: `mma` and `wmma.mma`. Products are exact, and sums are in single precision.
 
-use super::machine::{ALL, LANES, Lanes, Step, Warp, put};
+use super::machine::{ALL, ILLEGAL_INSTRUCTION, LANES, Lanes, Outcome, Step, Warp, put, trouble};
 use super::rounding::{F16, Rounding, from_bf16, from_f16};
 use super::steps::{Decoded, Operands};
 use super::tiles::{Fragment, Shape, registers};
@@ -28,6 +28,17 @@ impl Matrix {
             Type::Tf32 => f32::from_bits(bits & !0x1fff),
             _ => f32::from_bits(bits),
         }
+    }
+
+    /// Refuses factors with bits that TF32 lacks: what hardware makes of them is not documented.
+    fn check(&self, warp: &Warp) -> Outcome {
+        for register in self.registers.iter().filter(|_| self.ty == Type::Tf32) {
+            let more = |bits: &u32| bits & 0x1fff != 0 && !f32::from_bits(*bits).is_nan();
+            if let Some(lane) = warp.narrow[*register].0.iter().position(more) {
+                return trouble(ILLEGAL_INSTRUCTION, lane, "a factor of a product has bits that TF32 lacks");
+            }
+        }
+        Ok(())
     }
 
     fn load(&self, warp: &Warp, to: &mut [f32]) {
@@ -134,6 +145,11 @@ pub(super) fn decode(mnemonic: &mut Mnemonic, operands: &mut Operands) -> Decode
     let [d, a, b, c] = [made("d", 0)?, made("a", 1)?, made("b", 2)?, made("c", 3)?];
     let Shape { m, n, k } = shape;
     let step: Step = Box::new(move |machine, _| {
+        // Fragments of `wmma` come from loads, of which PTX says the same; CubeCL's have such bits.
+        if !is_open {
+            a.check(&machine.warp)?;
+            b.check(&machine.warp)?;
+        }
         let (mut x, mut y, mut z) = ([0f32; 512], [0f32; 512], [0f32; 512]);
         a.load(&machine.warp, &mut x);
         b.load(&machine.warp, &mut y);

@@ -156,3 +156,22 @@ fn a_product_needs_the_whole_warp() {
     let (code, said) = launched(&block(16), ("", body), &[], 1).unwrap_err();
     assert!(code == 719 && said.contains("not all lanes"), "{said}");
 }
+
+/// What hardware makes of the bits that TF32 lacks is not documented.
+#[test]
+fn a_product_of_tf32_needs_rounded_factors() {
+    let product = "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%r20, %r21, %r22, %r23}, {%r10, %r11, %r12, %r13}, {%r14, %r15}, {%r16, %r17, %r18, %r19};";
+    for (at, bits, fits) in [
+        (10, 0x3f80_2000_u32, true),
+        (13, 0x3f80_0001, false),
+        (15, 0xbf80_1000, false),
+        (16, 0x3f80_0001, true),
+    ] {
+        let zeros: String = (10..20).map(|i| format!("mov.b32 %r{i}, 0; ")).collect();
+        let body = format!("{zeros} mov.b32 %r{at}, {bits}; {product}");
+        match launched(&block(32), ("", &body), &[], 1) {
+            Ok(_) => assert!(fits, "register {at}"),
+            Err((code, said)) => assert!(!fits && code == 715 && said.contains("TF32 lacks"), "{said}"),
+        }
+    }
+}

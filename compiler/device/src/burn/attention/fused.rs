@@ -35,11 +35,6 @@ fn no_kernel_for_dtypes(at: AttentionOperands, reads: &[Local]) -> Option<NoAtte
     unknown.map(NoAttentionKernel::Beside)
 }
 
-/// The operands that are multiplied.
-fn multiplied(at: AttentionOperands) -> impl Iterator<Item = usize> {
-    [Some(0), Some(1), at.values, at.cotangent].into_iter().flatten()
-}
-
 /// The tensor's dim for each dim of the scores.
 fn places(space: &AttentionSpace, dims: &[Dim]) -> Vec<Option<usize>> {
     space.dims.iter().map(|d| dims.iter().position(|o| o == d)).collect()
@@ -61,7 +56,7 @@ impl Lower<'_> {
         let dtype = reads[0].dtype;
         let own = |i: usize| if i < 2 { &spec.width } else { &spec.values };
         let mut inputs: Vec<Val> = vec![];
-        for i in multiplied(at) {
+        for i in at.multiplied() {
             // If only the cotangent is wider, it is rounded as the factors of matmuls are.
             let val = self.own_last(&reads[i], own(i));
             inputs.push(self.graph.cast(val, stored_as(dtype)));
@@ -111,7 +106,7 @@ impl Lower<'_> {
         }
         let values = at.values.map(|i| &reads[i]);
         let space = AttentionSpace::of(spec, &reads[1], values, reads)?;
-        let everywhere = |d: &Dim| multiplied(at).all(|i| reads[i].at(*d).is_some());
+        let everywhere = |d: &Dim| at.multiplied().all(|i| reads[i].at(*d).is_some());
         if let Some(dim) = space.outer().iter().find(|d| !everywhere(d)) {
             return Ok(Err(NoAttentionKernel::Outer(self.context.plan.dims.name(*dim).into())));
         }

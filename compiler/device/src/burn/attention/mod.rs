@@ -14,6 +14,7 @@ use crate::lowering::local::Local;
 use crate::lowering::ops::Reduce;
 use crate::stored::{extents, is_half, stored_as};
 use burn_ir::FloatOperationIr as FloatOp;
+use meshwright_plan::expr::UnaryFn;
 use meshwright_plan::{AttentionOperands, AttentionPart, AttentionSpec, Computed, DType, Dim, Step};
 use std::ops::Range;
 
@@ -246,6 +247,11 @@ impl Lower<'_> {
         Ok(self.graph.mul(x, factor))
     }
 
+    /// A factor that an attention makes.
+    fn made_factor(&mut self, s: &Scores<'_>, x: Val) -> Result<Val, LoweringError> {
+        if s.whole.spec.rounds { self.function(UnaryFn::Tf32, x, s.space.dtype) } else { Ok(x) }
+    }
+
     fn attention_forward(&mut self, s: &Scores<'_>) -> Result<Vec<Named>, LoweringError> {
         let (_, score) = self.attention_scores(s)?;
         let max = match s.whole.at.max {
@@ -266,6 +272,7 @@ impl Lower<'_> {
                 _ => {
                     let values = s.whole.at.values.unwrap_or(0);
                     let weights = self.weighed(s, e)?;
+                    let weights = self.made_factor(s, weights)?;
                     let v = self.tile_of(s, values).val;
                     let mut val = self.attention_product((weights, &s.space), (v, &s.reads[values]), out)?;
                     val = self.with_values(s, val, out, before);
@@ -333,6 +340,7 @@ impl Lower<'_> {
                 (AttentionPart::Key, Some(back)) => (back, 0),
                 _ => (self.weighed(s, weights)?, cotangent),
             };
+            let of_scores = self.made_factor(s, of_scores)?;
             let other_val = self.tile_of(s, other).val;
             let val = self.attention_product((of_scores, &s.space), (other_val, &s.reads[other]), out)?;
             made.push(Named { val, dims: out.dims.clone() });

@@ -65,6 +65,8 @@ pub struct AttentionCall {
     pub decided: Option<f32>,
     /// True if it goes on with what other keys have given.
     pub continues: bool,
+    /// True if factors that the kernels make are rounded to TF32: see [`AttentionSpec::rounds`].
+    pub rounds: bool,
     /// Queries, keys, values if they are read, the cotangent of gradients, extra operands, then the greatest scores, the scale
     /// and delta where they are given, or the maximum, the sum and the values of other keys. What is drawn ahead and the table of
     /// decided tiles follow, which have none of the dims.
@@ -183,6 +185,7 @@ impl AttentionCall {
             draws,
             decided: None,
             continues: spec.continues,
+            rounds: spec.rounds,
             inputs: vec![],
             outputs: vec![],
         })

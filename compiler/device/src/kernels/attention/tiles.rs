@@ -79,7 +79,7 @@ impl AttentionWidths {
         2 * self.pair(keys) + if self.is_exact() { self.tile(DECIDED, keys) } else { 0 }
     }
 
-    /// True if factors are `f32`, which threads multiply without tensor cores.
+    /// True if factors are `f32`, which threads multiply without tensor cores unless they are rounded to TF32.
     fn is_exact(self) -> bool {
         self.bytes == 4
     }

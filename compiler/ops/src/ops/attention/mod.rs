@@ -19,7 +19,8 @@ pub(crate) use samples::FAMILY;
 use crate::{Emit, ExpandWhen, F64Tensor, Graph, Id, Linear, Op, OpError, Precision, Roles, Type};
 use body::{computed, evaluated, leaves};
 use meshwright_plan::{
-    AttentionBias, AttentionPart, AttentionSpec, Computed, DType, Dim, Dims, Drawn, Monoid, Prim,
+    AttentionBias, AttentionOperands, AttentionPart, AttentionSpec, Computed, DType, Dim, Dims, Drawn,
+    Monoid, Prim,
 };
 use std::sync::Arc;
 
@@ -44,6 +45,9 @@ pub struct AttentionForm {
     pub extras: Vec<DType>,
     /// The extra operand that has a gradient of its own, such as learned relative positions.
     pub bias: Option<usize>,
+    /// Whether the factors of products are rounded to TF32, as in a program of `tf32`: those that are made inside. Operands are
+    /// given rounded.
+    pub rounds: bool,
 }
 
 /// Attention: `(queries, keys, values, extras…)`.
@@ -86,6 +90,16 @@ impl AttentionForm {
 
     fn needed_whole(&self) -> Vec<Dim> {
         [self.width.as_slice(), &self.values()].concat()
+    }
+
+    /// A factor of a product that is made inside.
+    fn factor(&self, g: &mut Graph, x: Id) -> Id {
+        if self.rounds { g.unary(&super::TF32, x) } else { x }
+    }
+
+    /// The same with factors rounded.
+    fn rounding(&self) -> Arc<AttentionForm> {
+        Arc::new(AttentionForm { rounds: true, ..self.clone() })
     }
 
     fn product(&self, g: &mut Graph, [q, k]: [Id; 2]) -> Id {
@@ -181,6 +195,7 @@ impl AttentionForm {
             extras: extras.len(),
             draws,
             continues: false,
+            rounds: self.rounds,
         })
     }
 }
@@ -226,6 +241,10 @@ impl Op for Attention {
 
     fn precision(&self, _: &[&Type], _: &Type) -> Precision {
         Precision::Rounded
+    }
+
+    fn rounding(&self) -> Option<(Vec<usize>, Arc<dyn Op>)> {
+        Some((vec![0, 1, 2], Arc::new(Attention(self.0.rounding()))))
     }
 
     fn residuals(&self, g: &mut Graph, x: &[Id]) -> Vec<Id> {
@@ -356,6 +375,11 @@ impl Op for AttentionPass {
         Precision::Inside
     }
 
+    fn rounding(&self) -> Option<(Vec<usize>, Arc<dyn Op>)> {
+        let (form, at) = (self.form.rounding(), AttentionOperands::of(&[self.part]));
+        Some((at.multiplied().collect(), Arc::new(AttentionPass { form, part: self.part })))
+    }
+
     fn vjp(&self, _: &mut Graph, x: &[Id], _: Id, _: Id, _: &[bool]) -> Vec<Option<Id>> {
         // The attention that they are made of has the gradient.
         vec![None; x.len()]
@@ -380,6 +404,7 @@ impl Op for AttentionPass {
             _ => {
                 let (e, _) = form.exponentials(g, of, x[2], &x[4..]);
                 let weight = form.weight.replay(g, e, &x[4..]);
+                let weight = form.factor(g, weight);
                 g.contract_to(&[weight, x[3]], &form.out)
             }
         })
@@ -435,6 +460,11 @@ impl Op for AttentionGrad {
         if self.of == AttentionPart::Bias { Precision::Inside } else { Precision::Rounded }
     }
 
+    fn rounding(&self) -> Option<(Vec<usize>, Arc<dyn Op>)> {
+        let (form, at) = (self.form.rounding(), AttentionOperands::of(&[self.of]));
+        Some((at.multiplied().collect(), Arc::new(AttentionGrad { form, ..self.clone() })))
+    }
+
     fn vjp(&self, _: &mut Graph, x: &[Id], _: Id, _: Id, _: &[bool]) -> Vec<Option<Id>> {
         // Second derivatives are not part of the language.
         vec![None; x.len()]
@@ -451,6 +481,7 @@ impl Op for AttentionGrad {
             let (e, _) = form.exponentials(g, [q, k], max, extras);
             let p = g.product(&[e, scale]);
             let weight = form.weight.replay(g, p, extras);
+            let weight = form.factor(g, weight);
             return Some(g.contract_to(&[weight, dy], &self.dims));
         }
         let ([q, k, ..], extras) = (*x.first_chunk::<7>()?, &x[7..]);
@@ -463,7 +494,8 @@ impl Op for AttentionGrad {
             }
             (of, _) => {
                 let other = if of == AttentionPart::Query { k } else { q };
-                vec![form.score_gradient(g, x, extras, BodyRef::Root)?, other]
+                let slope = form.score_gradient(g, x, extras, BodyRef::Root)?;
+                vec![form.factor(g, slope), other]
             }
         };
         Some(g.op(crate::Contract { out: self.dims.clone() }, &factors))

@@ -130,6 +130,7 @@ impl Recognizer {
             dtype: g.ty(product).dtype,
             extras: dtypes,
             bias,
+            rounds: false,
         };
         let types: Vec<crate::Type> = extras.iter().map(|x| g.ty(*x).clone()).collect();
         if form.described(&g.dims, g.ty(q).dtype, &types).is_none() {

@@ -176,8 +176,8 @@ impl AttentionKernel {
         for m in &mut s.max {
             *m = if *m == T::LEAST { T::default() } else { *m };
         }
-        let q = Matrix { data: &s.q, row: width, column: 1 };
-        let dy = Matrix { data: &s.cotangent, row: values, column: 1 };
+        let rows = |data, row| Matrix { data, row, column: 1 };
+        let (q, dy) = (rows(&s.q, width), rows(&s.cotangent, values));
         let k = tile.keys_of(1, &mut s.packed);
         tile.draw(&mut s.drawn);
         s.weights.resize(tile.elements(), T::default());
@@ -216,7 +216,8 @@ impl AttentionKernel {
             if let (Some(out), None) = (of_bias, &self.bias_slope) {
                 self.add_to_bias(tile, out, &s.back);
             }
-            let back = Matrix { data: &s.back, row: count, column: 1 };
+            tile.round(&mut s.back);
+            let back = rows(&s.back, count);
             if self.gives(AttentionPart::Query).is_some() {
                 let to = &mut s.of_queries[tile.rows.first * width..(tile.rows.first + n) * width];
                 product(to, [n, width, count], back, k, true, false);
@@ -227,8 +228,15 @@ impl AttentionKernel {
         }
         if self.gives(AttentionPart::Value).is_some() {
             tile.weigh(&mut s.weights, &mut s.factors, &s.drawn)?;
-            let p = Matrix { data: &s.weights, row: count, column: 1 };
-            product(&mut s.of_values, [count, values, n], p.transposed(), dy, true, false);
+            tile.round(&mut s.weights);
+            product(
+                &mut s.of_values,
+                [count, values, n],
+                rows(&s.weights, count).transposed(),
+                dy,
+                true,
+                false,
+            );
         }
         Ok(())
     }

@@ -60,6 +60,8 @@ pub struct AttentionPlan {
     pub weight: Option<Computed>,
     /// Positions of the maximum, the sum and the values that it goes on with: the last operands.
     pub state: Option<[usize; 3]>,
+    /// Whether factors that are made here are rounded to TF32.
+    pub rounds: bool,
     /// Random blocks, each with the dim of the scores of each of its own dims.
     pub draws: Vec<(RandomBlock, Vec<usize>)>,
 }

@@ -16,6 +16,8 @@ pub(super) trait TileElement: Scratched {
     fn number(x: f64) -> Self;
     /// The elements, to be written.
     fn out<'a>(x: &'a mut [Self]) -> SliceMut<'a>;
+    /// The nearest number of TF32.
+    fn tf32(self) -> Self;
     /// Less than all numbers.
     const LEAST: Self;
 }
@@ -29,6 +31,10 @@ macro_rules! tile_element {
             }
             fn out<'a>(x: &'a mut [$t]) -> SliceMut<'a> {
                 SliceMut::$kind(x)
+            }
+            #[allow(clippy::cast_possible_truncation, reason = "TF32 has fewer digits")]
+            fn tf32(self) -> $t {
+                meshwright_plan::tf32(self as f32) as $t
             }
             const LEAST: $t = $t::NEG_INFINITY;
         }
@@ -254,6 +260,13 @@ impl TileAt<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Rounds factors of a product, if they are to be.
+    pub(super) fn round<T: TileElement>(&self, factors: &mut [T]) {
+        if self.kernel.plan.rounds {
+            factors.iter_mut().for_each(|x| *x = x.tf32());
+        }
     }
 
     /// Rows of an operand, one after the other.
