@@ -227,16 +227,9 @@ impl AttentionKernel {
             }
         }
         if self.gives(AttentionPart::Value).is_some() {
-            tile.weigh(&mut s.weights, &mut s.factors, &s.drawn)?;
-            tile.round(&mut s.weights);
-            product(
-                &mut s.of_values,
-                [count, values, n],
-                rows(&s.weights, count).transposed(),
-                dy,
-                true,
-                false,
-            );
+            tile.weigh_for_product(&mut s.weights, &mut s.factors, &s.drawn)?;
+            let p = rows(&s.weights, count).transposed();
+            product(&mut s.of_values, [count, values, n], p, dy, true, false);
         }
         Ok(())
     }

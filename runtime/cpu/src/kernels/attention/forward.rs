@@ -149,8 +149,7 @@ impl AttentionKernel {
         }
         shifted(self.level, &mut s.scores, count, &s.shift, &mut s.sum);
         if let Some(values) = self.operands.values {
-            tile.weigh(&mut s.scores, &mut s.factors, &s.drawn)?;
-            tile.round(&mut s.scores);
+            tile.weigh_for_product(&mut s.scores, &mut s.factors, &s.drawn)?;
             let v = tile.keys_of(values, &mut s.packed);
             let p = Matrix { data: &s.scores, row: count, column: 1 };
             product(&mut s.values, [n, columns, count], p, v, true, false);

@@ -262,6 +262,18 @@ impl TileAt<'_> {
         Ok(())
     }
 
+    /// Multiplies weights by their factors, and rounds them, if they are to be, for the product that reads them.
+    pub(super) fn weigh_for_product<T: TileElement>(
+        &self,
+        x: &mut [T],
+        factors: &mut Vec<T>,
+        drawn: &[Vec<u8>],
+    ) -> Result<(), KernelError> {
+        self.weigh(x, factors, drawn)?;
+        self.round(x);
+        Ok(())
+    }
+
     /// Rounds factors of a product, if they are to be.
     pub(super) fn round<T: TileElement>(&self, factors: &mut [T]) {
         if self.kernel.plan.rounds {
