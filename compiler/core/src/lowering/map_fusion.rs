@@ -235,14 +235,16 @@ fn candidate(
 
 /// Removes the results of a map that nothing needs any more.
 fn keep_results(step: &mut Step, needed: impl Fn(BufId) -> bool) {
-    let keep: Vec<bool> = step.writes.iter().map(|o| needed(o.buf)).collect();
-    let Prim::Map { regs, .. } = &mut step.prim else { return };
-    let mut kept = keep.iter();
-    regs.retain(|_| kept.next() == Some(&true));
-    let mut kept = keep.iter();
-    step.writes.retain(|_| kept.next() == Some(&true));
-    let mut kept = keep.iter();
-    step.origin.retain(|_| kept.next() == Some(&true));
+    fn keep<T>(all: &mut Vec<T>, which: &[bool]) {
+        let mut which = which.iter();
+        all.retain(|_| which.next() == Some(&true));
+    }
+    let which: Vec<bool> = step.writes.iter().map(|o| needed(o.buf)).collect();
+    if let Prim::Map { regs, .. } = &mut step.prim {
+        keep(regs, &which);
+    }
+    keep(&mut step.writes, &which);
+    keep(&mut step.origin, &which);
 }
 
 /// True if a map rounds to 8 bits, or is one of `most` that lead to such a map alone.
