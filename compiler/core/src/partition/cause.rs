@@ -276,8 +276,8 @@ fn ways_out(d: Diagnostic, (dims, dim): (&Dims, Dim), (ruled, over): (bool, &str
         let name = dims.name(dim);
         return d.help(format!("the model has no dim `{name}`: split another dim over `{over}`"));
     };
-    let d = if ruled { d } else { d.help(format!("or give `{name}` a rule of its own")) };
-    d.help(format!("if the gather is meant, say so in the layout: `gather {name}`"))
+    let d = d.help(format!("if the gather is meant, say so in the layout: `gather {name}`"));
+    if ruled { d } else { d.help(format!("or give `{name}` a rule of its own")) }
 }
 
 #[cfg(test)]
@@ -293,7 +293,7 @@ mod tests {
         let counts = dims.make("fp8_logarithm", 252, None);
         let of = |dim| ways_out(Diagnostic::error(codes::E0310, ""), (&dims, dim), (false, "a")).helps;
         assert_eq!(of(whole), of(batch));
-        assert!(of(batch)[0].contains("give `batch` a rule"), "{:?}", of(batch));
+        assert!(of(batch)[1].contains("give `batch` a rule"), "{:?}", of(batch));
         assert_eq!(of(counts), ["the model has no dim `fp8_logarithm`: split another dim over `a`"]);
     }
 }

@@ -21,7 +21,7 @@ pub(crate) enum ProgramChoice {
 
 #[derive(Args, Debug)]
 pub(crate) struct ProgramArgs {
-    /// Which program [default: train, or eval if the model has no `train` block]
+    /// Which program [default: train; if the model has no `train` block eval, or predict if it has no loss and no metric]
     #[arg(long, value_enum)]
     pub(crate) program: Option<ProgramChoice>,
 }

@@ -155,7 +155,10 @@ fn report(
         ];
         return console.out_json(&object(said.into_iter().chain(named)));
     }
-    let of = if trains { "a step" } else { "an evaluation step; it has no `train` block" };
+    let of = match trains {
+        true => "a step".into(),
+        false => format!("{}; it has no `train` block", passes::unasked(&plan.program)),
+    };
     let named = layout.map_or(String::new(), |l| format!("{l}: "));
     console.out(&format!(
         "ok: {named}{}, {} elements, mesh {}, {} in {} and a peak of {} per device for {of}\n",

@@ -93,7 +93,8 @@ pub(crate) fn run(args: &ExplainArgs, console: &mut Console) -> Result<(), Stop>
         return unmatched(&view, &paths, console);
     }
     if !made.trains && args.program.program.is_none() {
-        console.note("the model has no `train` block: this is an evaluation step");
+        let shown = passes::unasked(made.step.program);
+        console.note(&format!("the model has no `train` block: this is {shown}"));
     }
     let text = explain_table::render(&report, &view, console.screen());
     console.out_paged(&text, !args.pager.no_pager)

@@ -121,6 +121,11 @@ fn evaluation(project: &Project) -> (Option<Evaluation>, Vec<Diagnostic>) {
     }
 }
 
+/// What is shown unasked of a model without a `train` block, by the name of the program.
+pub(in crate::commands) fn unasked(program: &str) -> &'static str {
+    if program == "predict" { "a prediction" } else { "an evaluation step" }
+}
+
 /// The step graphs of a program, independent of its layout.
 pub(in crate::commands) struct Steps {
     /// The step graph that is shown.
@@ -133,7 +138,8 @@ pub(in crate::commands) struct Steps {
 }
 
 impl Steps {
-    /// The program that is asked for; the training step as a rule, or the evaluation where there is no training.
+    /// The program that is asked for; the training step as a rule. Where there is no training it is the evaluation, or where there is
+    /// nothing to evaluate the prediction.
     pub(in crate::commands) fn of(project: &Project, asked: Option<ProgramChoice>) -> Steps {
         let program = &project.program;
         let lacks = |d: Diagnostic| Steps { shown: None, trains: false, beside: None, found: vec![d] };
@@ -144,6 +150,12 @@ impl Steps {
                 let (evaluation, training) = (evaluation.map(|e| e.step), training_step(program));
                 match training {
                     Some(step) => Steps { shown: Some(step), trains: true, beside: evaluation, found },
+                    None if program.losses.is_empty()
+                        && program.metrics.is_empty()
+                        && !program.outputs.is_empty() =>
+                    {
+                        Steps::of(project, Some(ProgramChoice::Predict))
+                    }
                     None => Steps { shown: evaluation, trains: false, beside: None, found },
                 }
             }

@@ -44,7 +44,8 @@ pub(in crate::commands) fn write(args: &ExplainArgs, file: &Path, console: &mut 
         made.push(compiled(&steps, placed, &sources, console)?);
     }
     if !steps.trains && args.program.program.is_none() {
-        console.note("the model has no `train` block: this is an evaluation step");
+        let shown = passes::unasked(steps.shown.as_ref().map_or("", |step| step.program));
+        console.note(&format!("the model has no `train` block: this is {shown}"));
     }
     // The launches are those whose times are drawn.
     let target = match (args.passes.device, &machine) {
