@@ -2,7 +2,7 @@
 
 use super::lower::Lower;
 use crate::error::LoweringError;
-use crate::kernels::fp8_factor::Fp8FactorCall;
+use crate::kernels::fp8_factor::{Fp8FactorCall, Fp8FactorCalls};
 use crate::kernels::matmul::{FactorDigits, MatmulCall, MatmulEpilogue};
 use crate::lowering::graph::Val;
 use crate::lowering::local::Local;
@@ -32,28 +32,32 @@ impl Lower<'_> {
         self.decisions.fp8.factors.get(&out.buf)
     }
 
-    /// Records the kernel of a step that rounds a factor.
-    pub(in crate::burn) fn fp8_factor(&mut self, step: &Step) -> Result<(), LoweringError> {
-        let Some(factor) = self.rounded_to_bytes(step).cloned() else { return Ok(()) };
-        let out = self.local(&step.writes[0])?;
-        let inputs = factor.reads.iter().map(|o| self.local(o)).collect::<Result<Vec<_>, _>>()?;
-        let wide = [(factor.value.reg, Local { dtype: DType::F32, ..out.clone() })];
-        let Some(map) = self.map_call(&factor.value.expr, &inputs, &wide, |_| None)? else {
-            return Err(LoweringError::Plan("no kernel computes a value that is rounded to FP8".into()));
-        };
-        let Fp8Factor { format, matrix, plain, turned, .. } = factor;
-        let [rows, columns] = matrix;
-        let forms = [
-            (plain, TensorSlot::Buffer(out.buf), extents(&out.shape)),
-            (turned, TensorSlot::Turned(out.buf), vec![columns, rows]),
-        ];
-        let forms: Vec<_> = forms.into_iter().filter(|form| form.0).collect();
-        let reads: Vec<Val> = inputs.iter().map(|local| self.read(local).val).collect();
-        let outs: Vec<_> = forms.iter().map(|(_, _, shape)| (shape.clone(), BurnType::U8)).collect();
-        let made = self.graph.kernel(Fp8FactorCall { map, format, matrix, plain, turned }, reads, outs);
-        for ((_, slot, _), val) in forms.into_iter().zip(made) {
-            self.graph.store(val, slot);
+    /// Records independent steps that round factors as one launch.
+    pub(crate) fn fp8_factors(&mut self, steps: &[&Step]) -> Result<(), LoweringError> {
+        let (mut calls, mut reads, mut slots, mut outs) = (vec![], vec![], vec![], vec![]);
+        for step in steps {
+            let Some(factor) = self.rounded_to_bytes(step).cloned() else { continue };
+            let out = self.local(&step.writes[0])?;
+            let inputs = factor.reads.iter().map(|o| self.local(o)).collect::<Result<Vec<_>, _>>()?;
+            let wide = [(factor.value.reg, Local { dtype: DType::F32, ..out.clone() })];
+            let Some(map) = self.map_call(&factor.value.expr, &inputs, &wide, |_| None)? else {
+                return Err(LoweringError::Plan("no kernel computes a value that is rounded to FP8".into()));
+            };
+            let Fp8Factor { format, matrix, plain, turned, .. } = factor;
+            calls.push(Fp8FactorCall { map, format, matrix, plain, turned });
+            reads.extend(inputs.iter().map(|local| self.read(local).val));
+            let [rows, columns] = matrix;
+            let forms = [
+                (plain, TensorSlot::Buffer(out.buf), extents(&out.shape)),
+                (turned, TensorSlot::Turned(out.buf), vec![columns, rows]),
+            ];
+            for (_, slot, shape) in forms.into_iter().filter(|form| form.0) {
+                slots.push(slot);
+                outs.push((shape, BurnType::U8));
+            }
         }
+        let made = self.graph.kernel(Fp8FactorCalls(calls), reads, outs);
+        slots.into_iter().zip(made).for_each(|(slot, val)| self.graph.store(val, slot));
         Ok(())
     }
 

@@ -2,7 +2,8 @@
 
 use super::call::KernelCall;
 use super::map::MapCall;
-use meshwright_plan::Fp8;
+use meshwright_plan::{DType, Fp8};
+use meshwright_sorted::SortedSet;
 use serde::{Deserialize, Serialize};
 
 /// A value that is scaled, rounded to FP8 and stored as bytes, for matmuls that sum along its last dims, along its first, or
@@ -22,7 +23,23 @@ pub struct Fp8FactorCall {
     pub turned: bool,
 }
 
-impl KernelCall for Fp8FactorCall {
+impl Fp8FactorCall {
+    /// Number of its results.
+    pub fn results(&self) -> usize {
+        usize::from(self.plain) + usize::from(self.turned)
+    }
+}
+
+/// Factors that do not depend on each other, such as the weights of a layer. Operands and results are those of one after the other.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Fp8FactorCalls(pub Vec<Fp8FactorCall>);
+
+impl KernelCall for Fp8FactorCalls {
     const NAME: &'static str = "fp8_factor";
     const BY_ELEMENTS: bool = true;
+
+    /// One for each half type of operands.
+    fn starts(&self) -> u64 {
+        self.0.iter().map(|call| call.map.half).collect::<SortedSet<Option<DType>>>().len() as u64
+    }
 }

@@ -11,8 +11,8 @@ macro_rules! kernels {
             Map(map::MapCalls);
             /// Ranges of tensors, one after the other.
             Join(join::JoinCall);
-            /// A factor of FP8 matmuls, as bytes.
-            Fp8Factor(fp8_factor::Fp8FactorCall);
+            /// Factors of FP8 matmuls, as bytes.
+            Fp8Factor(fp8_factor::Fp8FactorCalls);
             /// Folds that do not depend on each other.
             Fold(fold::FoldCalls);
             /// Steps along rows.

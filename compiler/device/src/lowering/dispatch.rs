@@ -19,6 +19,8 @@ pub(crate) enum GroupKind {
     Map,
     /// Reductions, and sums of products without a matrix.
     Fold,
+    /// Factors of matmuls that are rounded to bytes.
+    Fp8Factor,
 }
 
 impl Lowering<'_> {
@@ -46,7 +48,7 @@ impl Lowering<'_> {
     /// The kind of launch that the step can share with independent steps of that kind; none if it has a launch of its own.
     pub(crate) fn groups(&self, step: &Step) -> Option<GroupKind> {
         match self.graph.target {
-            _ if self.rounded_to_bytes(step).is_some() => None,
+            _ if self.rounded_to_bytes(step).is_some() => Some(GroupKind::Fp8Factor),
             target if target.blocks && self.is_own_fold(step) => Some(GroupKind::Fold),
             target => (target.maps && self.is_own_map(step)).then_some(GroupKind::Map),
         }
@@ -54,7 +56,7 @@ impl Lowering<'_> {
 
     /// Whether a step goes element by element, so that it may be delayed behind a fused group.
     pub(crate) fn may_wait(&self, step: &Step) -> bool {
-        self.groups(step).is_some() || self.rounded_to_bytes(step).is_some()
+        self.groups(step).is_some()
     }
 
     /// Lowers independent steps of a kind to one launch.
@@ -62,6 +64,7 @@ impl Lowering<'_> {
         match kind {
             GroupKind::Map => self.own_maps(steps),
             GroupKind::Fold => self.own_folds(steps),
+            GroupKind::Fp8Factor => self.fp8_factors(steps),
         }
     }
 

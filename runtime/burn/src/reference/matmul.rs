@@ -5,7 +5,7 @@ use super::values::RefTensor;
 use super::{Reference, other_operands};
 use meshwright_device::KernelError;
 use meshwright_device::kernels::call::Computes;
-use meshwright_device::kernels::fp8_factor::Fp8FactorCall;
+use meshwright_device::kernels::fp8_factor::Fp8FactorCalls;
 use meshwright_device::kernels::matmul::{EpilogueFunction, FactorDigits, MatmulCall, MatmulEpilogue};
 use meshwright_plan::Fp8;
 use meshwright_plan::expr::UnaryFn;
@@ -80,21 +80,26 @@ impl Computes<MatmulCall> for Reference<'_> {
     }
 }
 
-impl Computes<Fp8FactorCall> for Reference<'_> {
-    /// Results: the codes by rows, then those of the transposed matrix.
-    fn compute(self, call: &Fp8FactorCall) -> Result<(), KernelError> {
-        let Reference { rng, inputs, outputs, .. } = self;
-        let mut value = [RefTensor::zeros(call.map.sizes.clone())];
-        maps(std::slice::from_ref(&call.map), rng, inputs, &mut value)?;
-        let code = |x: &f64| f64::from(call.format.code(call.format.round(*x as f32)));
-        let codes = value[0].numbers.iter().map(code).collect();
-        let codes = RefTensor { shape: call.matrix.to_vec(), numbers: codes };
+impl Computes<Fp8FactorCalls> for Reference<'_> {
+    /// Results of each: the codes by rows, then those of the transposed matrix.
+    fn compute(self, calls: &Fp8FactorCalls) -> Result<(), KernelError> {
+        let Reference { rng, mut inputs, outputs, .. } = self;
         let mut outs = outputs.iter_mut();
-        if call.plain {
-            outs.next().ok_or_else(other_operands)?.numbers.clone_from(&codes.numbers);
-        }
-        if call.turned {
-            outs.next().ok_or_else(other_operands)?.numbers = turned(&codes, call.matrix[0]).numbers;
+        for call in &calls.0 {
+            let (own, others) =
+                inputs.split_at_checked(call.map.operands.len()).ok_or_else(other_operands)?;
+            inputs = others;
+            let mut value = [RefTensor::zeros(call.map.sizes.clone())];
+            maps(std::slice::from_ref(&call.map), rng, own, &mut value)?;
+            let code = |x: &f64| f64::from(call.format.code(call.format.round(*x as f32)));
+            let codes = value[0].numbers.iter().map(code).collect();
+            let codes = RefTensor { shape: call.matrix.to_vec(), numbers: codes };
+            if call.plain {
+                outs.next().ok_or_else(other_operands)?.numbers.clone_from(&codes.numbers);
+            }
+            if call.turned {
+                outs.next().ok_or_else(other_operands)?.numbers = turned(&codes, call.matrix[0]).numbers;
+            }
         }
         Ok(())
     }

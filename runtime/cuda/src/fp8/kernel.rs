@@ -34,20 +34,24 @@ pub(super) struct FactorShape {
     /// Whether the matrix is written by rows, and by columns.
     pub(super) plain: bool,
     pub(super) turned: bool,
+    /// The first of its results.
+    pub(super) result: usize,
 }
 
 /// Sizes of the dims (the last one in vectors), the global position of the first element along each if the value depends on positions, and the rows and
-/// columns of the matrix.
+/// columns of the matrix. Then its first block, and how many it has.
 #[derive(CubeType, CubeLaunch)]
 pub(super) struct FactorSpace {
     sizes: Sequence<FastDivmod<usize>>,
     starts: Sequence<u32>,
     rows: u32,
     columns: u32,
+    first: u32,
+    blocks: u32,
 }
 
 #[cube(launch_unchecked, address_type = "dynamic")]
-pub(super) fn round_factor<E: Float, N: Size, M: Size>(
+pub(super) fn round_factors<E: Float, N: Size, M: Size>(
     words: Sequence<OwnedTensor<Vector<f32, N>>>,
     halves: Sequence<OwnedTensor<Vector<E, N>>>,
     bytes: Sequence<OwnedTensor<Vector<u8, N>>>,
@@ -55,8 +59,8 @@ pub(super) fn round_factor<E: Float, N: Size, M: Size>(
     single_halves: Sequence<OwnedTensor<E>>,
     single_bytes: Sequence<OwnedTensor<u8>>,
     mut outs: Sequence<OwnedTensor<Vector<u8, M>>>,
-    space: FactorSpace,
-    #[comptime] shape: FactorShape,
+    spaces: Sequence<FactorSpace>,
+    #[comptime] shapes: Vec<FactorShape>,
     #[define(E)] _half: ElemType,
 ) {
     let vectors = Tensors::<E, N> { words, halves, bytes };
@@ -64,9 +68,29 @@ pub(super) fn round_factor<E: Float, N: Size, M: Size>(
     let (draws, step) = (Sequence::<Draw>::new(), Sequence::<OwnedTensor<u32>>::new());
     let operands = Operands::<E, N> { vectors, singles, draws, step };
     let mut tile = Shared::<[u32]>::new_slice(comptime!(TILE * PITCH));
+    #[unroll]
+    for i in 0..comptime!(shapes.len()) {
+        let space = spaces.index(i);
+        if CUBE_POS_X >= space.first && CUBE_POS_X < space.first + space.blocks {
+            let block = CUBE_POS_X - space.first;
+            round_tile(&operands, &mut outs, &mut tile, space, block, comptime!(shapes[i].clone()));
+        }
+    }
+}
+
+/// A tile of a factor.
+#[cube]
+fn round_tile<E: Float, N: Size, M: Size>(
+    operands: &Operands<E, N>,
+    outs: &mut Sequence<OwnedTensor<Vector<u8, M>>>,
+    tile: &mut Shared<[u32]>,
+    space: &FactorSpace,
+    block: u32,
+    #[comptime] shape: FactorShape,
+) {
     let across = space.columns.div_ceil(comptime!(TILE as u32));
-    let first_row = CUBE_POS_X / across * comptime!(TILE as u32);
-    let first_column = CUBE_POS_X % across * comptime!(TILE as u32);
+    let first_row = block / across * comptime!(TILE as u32);
+    let first_column = block % across * comptime!(TILE as u32);
     let (x, y) = (UNIT_POS % comptime!(PARTS as u32), UNIT_POS / comptime!(PARTS as u32));
     // Rows and columns of the matrix are multiples of a part's.
     let (row, column) = (first_row + y * comptime!(SIDE as u32), first_column + x * comptime!(SIDE as u32));
@@ -75,9 +99,9 @@ pub(super) fn round_factor<E: Float, N: Size, M: Size>(
         #[unroll]
         for i in 0..SIDE {
             let place = (row + comptime!(i as u32)) as usize * space.columns as usize + column as usize;
-            rows[i] = codes(&operands, &space, place, comptime!(shape.clone()));
+            rows[i] = codes(operands, space, place, comptime!(shape.clone()));
             if comptime!(shape.plain) {
-                outs.index_mut(0usize)[place / CODES] = bytes_of::<M>(rows[i]);
+                outs.index_mut(comptime!(shape.result))[place / CODES] = bytes_of::<M>(rows[i]);
             }
         }
         if comptime!(shape.turned) {
@@ -91,7 +115,7 @@ pub(super) fn round_factor<E: Float, N: Size, M: Size>(
     }
     if comptime!(shape.turned) {
         sync_cube();
-        let which = comptime!(if shape.plain { 1usize } else { 0usize });
+        let which = comptime!(shape.result + usize::from(shape.plain));
         let row = first_row + x * comptime!(SIDE as u32);
         #[unroll]
         for pass in 0..SIDE {

@@ -23,7 +23,7 @@ impl Lower<'_> {
     /// See [`meshwright_plan::Prim::Map`].
     pub(crate) fn map(&mut self, step: &Step, expr: &Expr, regs: &[Reg]) -> Result<(), LoweringError> {
         if self.rounded_to_bytes(step).is_some() {
-            return self.fp8_factor(step);
+            return self.fp8_factors(&[step]);
         }
         let (inputs, outs) = (&step.reads, &step.writes);
         let inputs: Vec<Local> = inputs.iter().map(|o| self.local(o)).collect::<Result<_, _>>()?;
