@@ -133,6 +133,9 @@ pub(crate) fn unexpected(
             d.fix(format!("for the parameters of the call `{name}`"), whole, format!("sharing {name}"), false)
         }
         "==" if expected == ["`=`"] => replace(d, "="),
+        _ if token.kind == TokenKind::Strange && found.chars().all(char::is_alphabetic) => {
+            d.note("names have the letters `a` to `z` and `A` to `Z`, digits and `_`")
+        }
         _ if token.kind == TokenKind::Strange => d.note("this character has no meaning here"),
         _ if token.kind == TokenKind::Number && found.bytes().any(|b| b.is_ascii_alphabetic()) => {
             d.note("a number is digits with at most one point and an exponent: `10_000`, `0.5`, `1e-9`")

@@ -200,7 +200,7 @@ fn choose_model<'a>(file: &'a ModelFile, wanted: Option<&str>, report: &mut Repo
             Diagnostic::error(codes::E0220, format!("the file has {} models: {}", all.len(), listed(names())))
                 .at(second.name.span, "which one is meant is not said")
                 .and(all[0].name.span, "another model")
-                .help(format!("name one of {} beside the file", listed(names())))
+                .help("keep one model in a file, and move the other to a file of its own")
         }
         (Some(name), _) => {
             if let Some(m) = all.iter().find(|m| m.name.text == name) {

@@ -13,6 +13,7 @@ mod binary;
 mod composite;
 mod slides;
 mod unary;
+pub(crate) use binary::one_dtype;
 pub use binary::{Binary, BinaryDef, Derivatives};
 pub use composite::primitive;
 pub use unary::{Unary, UnaryDef};

@@ -32,7 +32,8 @@ pub(crate) struct GenerateArgs {
     pub(crate) max_tokens: u32,
     /// 0 takes the most probable token always; 1 draws by the model's probabilities; between them probable ones are drawn more
     /// often than that, and above 1 less.
-    #[arg(long, value_name = "T", default_value_t = 0.0, value_parser = value_parsers::temperature)]
+    #[arg(long, value_name = "T", default_value_t = 0.0, allow_negative_numbers = true,
+        value_parser = value_parsers::temperature)]
     pub(crate) temperature: f64,
     /// Draw among the K most probable tokens alone.
     #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..))]
@@ -47,7 +48,7 @@ pub(crate) struct GenerateArgs {
     /// Compare texts that have ended by log(P) / ((5 + length) / 6)^A: 0 compares their probabilities, and the greater A is, the
     /// more long ones are preferred.
     #[arg(long, value_name = "A", default_value_t = 0.0, requires = "beams", help_heading = "Beam search",
-        value_parser = value_parsers::length_penalty)]
+        allow_negative_numbers = true, value_parser = value_parsers::length_penalty)]
     pub(crate) length_penalty: f64,
     /// Tell the N best texts of each prompt, not more than --beams.
     #[arg(long, value_name = "N", default_value_t = 1, requires = "beams", help_heading = "Beam search",

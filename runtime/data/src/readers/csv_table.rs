@@ -115,7 +115,8 @@ fn described(e: &csv::Error) -> String {
     match e.kind() {
         csv::ErrorKind::UnequalLengths { pos, expected_len, len } => {
             let line = pos.as_ref().map_or(0, csv::Position::line);
-            format!("line {line} has {len} cells, the header {expected_len}")
+            let cells = if *len == 1 { "cell" } else { "cells" };
+            format!("line {line} has {len} {cells}, the header {expected_len}")
         }
         csv::ErrorKind::Utf8 { pos, .. } => {
             format!("line {} is not text", pos.as_ref().map_or(0, csv::Position::line))

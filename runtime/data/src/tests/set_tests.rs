@@ -122,7 +122,7 @@ fn tables_of_text() {
     assert_eq!(raw(&set, "ok", &[0, 1]), [1, 0]);
     for (file, part) in [
         ("bad.csv", "line 3 has `x` in the column `kind`, which is not a value of `i32`"),
-        ("short.csv", "line 3 has 1 cells, the header 2"),
+        ("short.csv", "line 3 has 1 cell, the header 2"),
         ("t.csv:colour", "it has no column `colour`; it has the columns `width`, `height`, `kind`, `ok`"),
     ] {
         let (code, message) = case.message(&toml(file));

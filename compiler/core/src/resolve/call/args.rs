@@ -227,11 +227,17 @@ impl<'e> Binder<'_, 'e> {
         for span in missing.iter().take(4).filter_map(|s| s.span) {
             d = d.and(span, "declared here, without a default");
         }
-        let form = self.callee.form.clone().unwrap_or_else(|| {
-            let form: Vec<&str> =
-                self.slots.iter().filter(|s| s.required).map(|s| s.name).take(MAX_REPORTED).collect();
-            format!("{what}({})", form.join(", "))
-        });
-        self.errors.push(d.help(format!("write `{form}`")));
+        let named: Vec<String> =
+            missing.iter().take(MAX_REPORTED).map(|s| format!("{} = …", s.name)).collect();
+        let help = match &self.callee.form {
+            Some(form) => format!("write `{form}`"),
+            None if self.by_name.is_empty() => {
+                let all: Vec<&str> = self.slots.iter().filter(|s| s.required).map(|s| s.name).collect();
+                format!("write `{what}({})`", all.join(", "))
+            }
+            None if self.out.iter().all(Option::is_none) => format!("write `{what}({})`", named.join(", ")),
+            None => format!("add `{}`", named.join(", ")),
+        };
+        self.errors.push(d.help(help));
     }
 }

@@ -88,7 +88,7 @@ fn a_file_with_two_models() {
         "E0220 the file has 2 models: `a` and `b`
           ^ `b`: which one is meant is not said
           - `a`: another model
-          help: name one of `a` and `b` beside the file",
+          help: keep one model in a file, and move the other to a file of its own",
     );
 }
 

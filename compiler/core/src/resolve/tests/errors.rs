@@ -24,7 +24,7 @@ fn arguments_of_layers() {
         "E0212 `dense` is called without `out`
           ^ `dense(x, [d])`: `out` missing
           - `out`: declared here, without a default
-          help: write `dense(x, in, out)`
+          help: add `out = …`
         E0212 `dense` takes 3 arguments, but 4 are given
           ^ `[e]`: this one is too many
           - `dense`: `dense` takes `x`, `in` and `out`
@@ -100,12 +100,13 @@ fn dtypes_that_do_not_fit() {
           - `label`: this is i32 in vocab [batch]
           - `x`: `x` is declared here
           - `label`: `label` is declared here
-          help: convert one of them: `cast(…, f32)`
+          help: convert one of them: `cast(…, float)`
         E0202 `and` takes truth values, not f32
           ^ `x`: this is f32 [batch d]
           - `real`: this is bool [batch seq]
           - `x`: `x` is declared here
-          - `real`: `real` is declared here",
+          - `real`: `real` is declared here
+          help: compare it: `… != 0`",
     );
 }
 
