@@ -253,7 +253,7 @@ pub(crate) const HALVES: [(Arithmetic, f64); 2] =
     [(Arithmetic::BF16, 1.0 / 64.0), (Arithmetic::F16, 1.0 / 512.0)];
 
 /// TF32, whose factors have as many digits as `f16`.
-pub(crate) const TF32: (Arithmetic, f64) = (Arithmetic::TF32, 1.0 / 512.0);
+pub(crate) const TF32: (Arithmetic, f64) = (Arithmetic::TF32, 3.0 / 1024.0);
 
 /// Compares what is recognized in a program of a half type, or of TF32, with the oracle of the equations; gives the step.
 pub(crate) fn check_half(
