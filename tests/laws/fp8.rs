@@ -262,7 +262,8 @@ fn layers_in_fp8_are_the_same_on_a_gpu() {
     }
 }
 
-/// Factors with three dims, of values whose operands lie in another order of these. Numbers are whole, so that nothing is rounded.
+/// Factors with three dims, of values whose operands lie in another order of these. Numbers are whole, so that nothing is
+/// rounded.
 fn made_of_any_order(mut devices: Devices) {
     let (mut g, mut bound) = (Graph::new(Dims::default()), Bound::new());
     let [r, a, b, h] = [("r", 32), ("a", 8), ("b", 6), ("h", 16)].map(|(n, size)| g.dims.add(n, size));

@@ -79,8 +79,8 @@ impl Launch {
         }
     }
 
-    /// Costs of one run, without copies ([`CostTable::of`]). For a collective only its packing and unpacking count, as launches of
-    /// their own.
+    /// Costs of one run, without copies ([`CostTable::of`]). For a collective only its packing and unpacking count, as launches
+    /// of their own.
     pub fn traffic(&self, plan: &Plan) -> LaunchCosts {
         let flops = self.steps.iter().filter_map(|s| plan.steps.get(*s)).map(|s| s.flops(plan)).sum();
         let (read, written) = match &self.kind {

@@ -130,7 +130,7 @@ impl OpCall {
                         codes::E0202,
                         format!("`{}` of {} and {}: they need one dtype", self.name, d, t),
                     )
-                    .help(crate::ops::one_dtype(d, t)));
+                    .one_dtype(d, t));
                 }
             };
         }

@@ -2,7 +2,7 @@
 
 use crate::Type;
 use meshwright_diag::{Code, codes};
-use meshwright_plan::{Dim, Dims};
+use meshwright_plan::{DType, Dim, Dims};
 
 /// The part of a call that a refusal is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +44,21 @@ impl OpError {
         let (what, name, has) = (what.into(), table.name(dim), table.list(&of.dims));
         let text = format!("{what} of a value that has no dim `{name}`: it has {has}");
         OpError { lacks: Some(Box::new((what, dim))), ..OpError::new(codes::E0203, text) }.operand(i)
+    }
+
+    /// Says how two values get one dtype: that of a program's floats, which depends on its precision, if one of them is a float.
+    pub(crate) fn one_dtype(self, a: DType, b: DType) -> Self {
+        let to = if a.is_float() || b.is_float() { "float" } else { a.name() };
+        self.help(format!("convert one of them: `cast(…, {to})`"))
+    }
+
+    /// Says how a value becomes one that a function takes.
+    pub(crate) fn converted(self, takes: fn(DType) -> bool) -> Self {
+        self.help(if takes(DType::Bool) {
+            "compare it: `… != 0`"
+        } else {
+            "convert it: `cast(…, float)`"
+        })
     }
 
     /// Names the operand at fault.

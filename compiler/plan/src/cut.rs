@@ -4,8 +4,8 @@ use crate::expr::{Expr, Reg, Scalar};
 use crate::{Computed, Operand};
 use meshwright_sorted::{SortedMap, SortedSet};
 
-/// The expression of one register, in which other registers are loaded from where they are `written`, and its operands in the order
-/// in which it loads them; `inputs` are those of the whole expression.
+/// The expression of one register, in which other registers are loaded from where they are `written`, and its operands in the
+/// order in which it loads them; `inputs` are those of the whole expression.
 pub fn cut(
     expr: &Expr,
     reg: Reg,

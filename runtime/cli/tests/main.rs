@@ -24,6 +24,7 @@ mod not_finite;
 mod pipelines;
 mod plan_page;
 mod predict;
+mod programs;
 mod report;
 mod runs;
 mod runs_command;

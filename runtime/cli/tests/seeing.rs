@@ -154,21 +154,6 @@ fn any_program_of_a_model_is_explained() {
     std::fs::write(&none, text).unwrap();
     let (code, _, err) = run(&["explain", &none, "--program", "predict"]);
     assert!(code == 1 && err.contains("declares no output"), "{err}");
-    // Without a `train` block it is the evaluation, and without a loss the prediction.
-    let outputs = at.join("outputs.mw").display().to_string();
-    std::fs::write(&outputs, text.replace("loss l = mean[batch](x)", "output y = x * 2")).unwrap();
-    for (model, program, said) in
-        [(&none, "eval", "an evaluation step"), (&outputs, "predict", "a prediction")]
-    {
-        let (code, out, _) = run(&["explain", model, "--format", "json"]);
-        assert!(code == 0 && json(&out)["program"] == program, "{out}");
-        let (_, _, err) = run(&["explain", model, "--no-pager"]);
-        assert!(err.contains(&format!("no `train` block: this is {said}")), "{err}");
-        let (_, out, _) = run(&["check", model]);
-        assert!(out.contains(&format!("for {said}; it has no `train` block")), "{out}");
-    }
-    let (_, out, _) = run(&["explain", &outputs, "--emit", "device"]);
-    assert!(out.contains("1 kernel "), "{out}");
 }
 
 /// What a command shows on a terminal, whose line ends are as elsewhere.

@@ -116,8 +116,8 @@ fn a_history_takes_each_maximum_once() {
     assert_eq!([of(Monoid::Max, false), of(Monoid::Max, true)], [weights().len(), others().len()]);
 }
 
-/// On a GPU no kernel reads a value for its maximum alone where a kernel along rows makes the value, or sums it over its rows. What
-/// is left are weights, the result of attention, and `gelu`, of which nothing else is stored.
+/// On a GPU no kernel reads a value for its maximum alone where a kernel along rows makes the value, or sums it over its rows.
+/// What is left are weights, the result of attention, and `gelu`, of which nothing else is stored.
 #[test]
 fn kernels_along_rows_have_the_maxima() {
     let plan = planned(&tiny("gpt", "", ""), training);

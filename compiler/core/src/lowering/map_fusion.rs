@@ -1,8 +1,8 @@
 //! Chains of element-wise steps become one: what one step writes and the next reads stays in registers.
 //!
 //! Before `a = x * y; b = a + z` as two maps over one iteration space, after one map; `a` is still written if something else
-//! reads it, unless `b` is a factor in 8 bits: such a factor is computed by a step of its own, which computes `a` a second time if
-//! that reads no more. Where nothing else does, `a` may also lie in another order of its dims than `b`.
+//! reads it, unless `b` is a factor in 8 bits: such a factor is a step of its own, which computes `a` a second time if that reads
+//! no more. Where nothing else does, `a` may also lie in another order of its dims than `b`.
 //! Maps without operands (constants, positions) are computed where they are used, but for tables: costly functions of positions
 //! that many elements read.
 
@@ -84,9 +84,9 @@ impl BufferUses {
         self.kept[buf] || self.readers[buf].iter().any(|i| *i != a && *i != b)
     }
 
-    /// The step that computes of one map what a second one reads of it, if the second one then reads no more bytes, of values that are
-    /// stored anyway: `gelu` of what is kept for the backward pass, but not the sum of two values. Where a step that may not copy
-    /// it too reads it, it is stored.
+    /// The step that computes of one map what a second one reads of it, if the second one then reads no more bytes, of values
+    /// that are stored anyway: `gelu` of what is kept for the backward pass, but not the sum of two values. Where a step that
+    /// may not copy it too reads it, it is stored.
     fn copied(
         &self,
         plan: &Plan,
@@ -130,7 +130,7 @@ pub fn fuse(mut plan: Plan) -> Plan {
     let mut uses = BufferUses::new(&plan);
     let mut steps: Vec<Option<Step>> = plan.steps.drain(..).map(Some).collect();
     for at in 0..steps.len() {
-        while let Some(Candidate { from, to, copy }) = candidate(&plan, &steps, &uses, at, &stretch) {
+        while let Some(Merging { from, to, copy }) = candidate(&plan, &steps, &uses, at, &stretch) {
             let (Some(mut first), Some(second)) = (steps[from].take(), steps[at].take()) else { break };
             let needed = |b: BufId| uses.needed_besides(b, [from, at]);
             // What is computed twice is left for the other readers; anything else moves here.
@@ -156,7 +156,7 @@ pub fn fuse(mut plan: Plan) -> Plan {
 }
 
 /// A map that can be merged with one that reads its result.
-struct Candidate {
+struct Merging {
     from: usize,
     /// The place of both: that of the second, or that of the first if both give numbers alone.
     to: usize,
@@ -171,7 +171,7 @@ fn candidate(
     uses: &BufferUses,
     at: usize,
     stretch: &[usize],
-) -> Option<Candidate> {
+) -> Option<Merging> {
     let second = steps[at].as_ref()?;
     let Prim::Map { expr: e2, .. } = &second.prim else { return None };
     let (inputs, o2) = (&second.reads, &second.writes);
@@ -194,7 +194,7 @@ fn candidate(
             // A generator: each of its dims is a dim of the consumer, split alike.
             let within = produced.dims.iter().all(|d| o2[0].dims.contains(d));
             if within && !is_table(plan, (e1, produced), &o2[0]) {
-                return Some(Candidate { from, to: at, copy: Some(first.clone()) });
+                return Some(Merging { from, to: at, copy: Some(first.clone()) });
             }
             continue;
         }
@@ -206,7 +206,7 @@ fn candidate(
                 is_map && stretch[step] == stretch[at]
             });
             if same_order(plan, &o1[0], &o2[0]) && copy.is_some() {
-                return Some(Candidate { from, to: at, copy });
+                return Some(Merging { from, to: at, copy });
             }
             continue;
         }
@@ -220,14 +220,14 @@ fn candidate(
         let between = || o1.iter().flat_map(|o| uses.read_between(o.buf, from, at));
         // Moved down to `at`, what it writes must not be read before.
         if between().next().is_none() {
-            return Some(Candidate { from, to: at, copy: None });
+            return Some(Merging { from, to: at, copy: None });
         }
         // Moved up, what it reads must be there: of a number that a loop stacks, as the inverse of a scale.
         let there = |o: &Operand| o1.iter().chain(i1).any(|known| known.buf == o.buf);
         let stacks =
             |i: usize| steps[i].as_ref().is_some_and(|s| matches!(s.prim, Prim::IterationUpdate { .. }));
         if o2[0].dims.is_empty() && between().all(stacks) && inputs.iter().all(there) {
-            return Some(Candidate { from, to: from, copy: None });
+            return Some(Merging { from, to: from, copy: None });
         }
     }
     None

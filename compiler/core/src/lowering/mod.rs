@@ -12,7 +12,6 @@ mod lower_repeat;
 mod map_fusion;
 mod overlap;
 mod parts;
-mod parts_loop;
 mod per_buffer;
 mod rings;
 mod row_maxima;

@@ -1,8 +1,8 @@
 //! A maximum over all elements of a value is first that of each row, where other steps go along the same rows.
 //!
-//! Before `c = norm(a)` and `m = max(|c|)`; after `r = max(|c|)` of each row and `m = max(r)`. A device computes `r` in the kernel
-//! that makes `c`, or that sums it over its rows, so that nothing reads `c` for its maximum: so it is with the scales of factors
-//! in 8 bits (ADR 80). A maximum of maxima is the same number.
+//! Before `c = norm(a)` and `m = max(|c|)`; after `r = max(|c|)` of each row and `m = max(r)`. A device computes `r` in the
+//! kernel that makes `c`, or that sums it over its rows, so that nothing reads `c` for its maximum: so it is with the scales of
+//! factors in 8 bits (ADR 80). A maximum of maxima is the same number.
 
 use super::per_buffer::PerBuffer;
 use super::stretches::stretches;

@@ -30,7 +30,8 @@ impl Fp8FactorCall {
     }
 }
 
-/// Factors that do not depend on each other, such as the weights of a layer. Operands and results are those of one after the other.
+/// Factors that do not depend on each other, such as the weights of a layer. Operands and results are those of one after the
+/// other.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Fp8FactorCalls(pub Vec<Fp8FactorCall>);
 

@@ -265,8 +265,8 @@ fn roundings(uses: &DefUse<'_>) -> Roundings {
     uses.plan.steps.iter().enumerate().filter_map(of).collect()
 }
 
-/// The rounding of a value's elements, if all steps between only move them. A loop's carry is what the loop starts with, or what it
-/// takes from one iteration to the next.
+/// The rounding of a value's elements, if all steps between only move them. A loop's carry is what the loop starts with, or what
+/// it takes from one iteration to the next.
 fn source<'r>(uses: &DefUse<'_>, roundings: &'r Roundings, buf: BufId) -> Option<&'r Rounding> {
     let (mut seen, mut open) = (SortedSet::from([buf]), vec![buf]);
     while let Some(buf) = open.pop().filter(|_| seen.len() < FARTHEST) {

@@ -71,7 +71,7 @@ impl Op for Add {
             if t.dtype != x[0].dtype {
                 return Err(OpError::new(codes::E0202, format!("a sum of {} and {}", x[0].dtype, t.dtype))
                     .operand(i)
-                    .help(super::binary::one_dtype(x[0].dtype, t.dtype)));
+                    .one_dtype(x[0].dtype, t.dtype));
             }
         }
         Ok(Type::new(x[0].dtype, union(x.iter().copied())))

@@ -51,12 +51,6 @@ pub(crate) fn build(def: &'static BinaryDef, g: &mut Graph, call: &OpCall) -> Re
     g.add_op(Arc::new(Binary(def)), &x)
 }
 
-/// How two values get one dtype: that of a program's floats, which depends on its precision, if one of them is a float.
-pub(crate) fn one_dtype(a: DType, b: DType) -> String {
-    let to = if a.is_float() || b.is_float() { "float" } else { a.name() };
-    format!("convert one of them: `cast(…, {to})`")
-}
-
 /// An element-wise function of two values.
 #[derive(Clone, Copy, Debug)]
 pub struct Binary(pub &'static BinaryDef);
@@ -72,7 +66,7 @@ impl Op for Binary {
                 codes::E0202,
                 format!("`{}` of {} and {}: they need one dtype", self.0.name, x[0].dtype, x[1].dtype),
             )
-            .help(one_dtype(x[0].dtype, x[1].dtype)));
+            .one_dtype(x[0].dtype, x[1].dtype));
         }
         for (i, t) in x.iter().enumerate() {
             if !(self.0.takes)(t.dtype) {
@@ -82,7 +76,7 @@ impl Op for Binary {
                     format!("`{}` takes {what}, not {}", self.0.name, t.dtype),
                 )
                 .operand(i)
-                .help(super::unary::converted(self.0.takes)));
+                .converted(self.0.takes));
             }
         }
         let dtype = if self.0.function.is_comparison() { DType::Bool } else { x[0].dtype };

@@ -95,7 +95,7 @@ impl Op for Contract {
                     format!("a product of {} and {}", x[0].dtype, t.dtype),
                 )
                 .operand(i)
-                .help(super::binary::one_dtype(x[0].dtype, t.dtype)));
+                .one_dtype(x[0].dtype, t.dtype));
             }
         }
         Ok(Type::new(x[0].dtype, self.out.clone()))

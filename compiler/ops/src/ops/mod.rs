@@ -13,7 +13,6 @@ mod binary;
 mod composite;
 mod slides;
 mod unary;
-pub(crate) use binary::one_dtype;
 pub use binary::{Binary, BinaryDef, Derivatives};
 pub use composite::primitive;
 pub use unary::{Unary, UnaryDef};

@@ -79,11 +79,6 @@ macro_rules! unary_family {
 }
 pub(crate) use unary_family;
 
-/// How a value becomes one that a function takes, by the dtypes that it takes.
-pub(crate) fn converted(takes: fn(DType) -> bool) -> &'static str {
-    if takes(DType::Bool) { "compare it: `… != 0`" } else { "convert it: `cast(…, float)`" }
-}
-
 impl Op for Unary {
     fn name(&self) -> &'static str {
         self.0.name
@@ -97,7 +92,7 @@ impl Op for Unary {
                 format!("`{}` takes {what}, not {}", self.0.name, x[0].dtype),
             )
             .operand(0)
-            .help(converted(self.0.takes)));
+            .converted(self.0.takes));
         }
         Ok(Type::new(x[0].dtype, x[0].dims.clone()))
     }

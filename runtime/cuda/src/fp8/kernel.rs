@@ -1,6 +1,6 @@
-//! The kernel: a block computes a square tile of the matrix, and writes it by rows, by columns, or both. A thread has a small square
-//! of it: the codes of a row, or of a column, are one word. Those of columns pass through shared memory, so that the words that a
-//! warp writes lie side by side either way.
+//! The kernel: a block computes a square tile of the matrix, and writes it by rows, by columns, or both. A thread has a small
+//! square of it: the codes of a row, or of a column, are one word. Those of columns pass through shared memory, so that the words
+//! that a warp writes lie side by side either way.
 
 use crate::kernel::drawn::Draw;
 use crate::kernel::elements::{OperandSource, Operands, Pace, Singles, Tensors, element_at, load, position};
@@ -38,8 +38,8 @@ pub(super) struct FactorShape {
     pub(super) result: usize,
 }
 
-/// Sizes of the dims (the last one in vectors), the global position of the first element along each if the value depends on positions, and the rows and
-/// columns of the matrix. Then its first block, and how many it has.
+/// Sizes of the dims (the last one in vectors), the global position of the first element along each if the value depends on
+/// positions, and the rows and columns of the matrix. Then its first block, and how many it has.
 #[derive(CubeType, CubeLaunch)]
 pub(super) struct FactorSpace {
     sizes: Sequence<FastDivmod<usize>>,

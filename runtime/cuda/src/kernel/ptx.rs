@@ -1,6 +1,6 @@
 //! Instructions of NVIDIA's GPUs that CubeCL has no operations for: copies to shared memory that go on while the threads compute,
-//! products of matrices that four warps compute together, of factors in shared memory (PTX ISA, `cp.async` and `wgmma`), and codes of
-//! FP8.
+//! products of matrices that four warps compute together, of factors in shared memory (PTX ISA, `cp.async` and `wgmma`), and
+//! codes of FP8.
 //!
 //! An instruction is an operation of our own: text of PTX with operands, which LLVM passes on as it is.
 
@@ -279,8 +279,8 @@ pub(crate) fn store_matrices<E: Float>(four: Sequence<Vector<E, Const<2>>>, to: 
     })
 }
 
-/// The codes of FP8 of two numbers, rounded to the nearest, ties to even, and greater ones to the greatest: the first one's in the
-/// lower byte (PTX ISA, `cvt`, from compute capability 8.9 on).
+/// The codes of FP8 of two numbers, rounded to the nearest, ties to even, and greater ones to the greatest: the first one's in
+/// the lower byte (PTX ISA, `cvt`, from compute capability 8.9 on).
 #[cube]
 pub(crate) fn two_codes(first: f32, second: f32, #[comptime] format: Fp8) -> u16 {
     intrinsic!(|scope| {

@@ -323,7 +323,7 @@ fn parameters() {
           fix!: write `normal`: `norml` -> `normal`
         E0212 `normal` is called without `std`
           ^ `normal(0)`: `std` missing
-          help: write `normal(mean, std)`
+          help: add `std = …`
         E0214 `uniform` from 1 to 0: the low end is above the high end
           ^ `0`: this is 0
         E0202 a parameter is a float, not `i32`

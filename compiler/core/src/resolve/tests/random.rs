@@ -119,7 +119,7 @@ fn random_values_in_error() {
           fix: write `d`: `dd` -> `d`
         E0212 `random_normal` is called without `std`
           ^ `random_normal[d](0)`: `std` missing
-          help: write `random_normal(mean, std)`
+          help: add `std = …`
         E0214 the rate of `dropout` is 1: it must be at least 0 and less than 1
           ^ `1`: the share of elements that are dropped
           help: `dropout(x, 0.1)` drops one element in ten
@@ -270,7 +270,7 @@ fn fans_give_first_values() {
           help: name the dims of `w` that are summed, and those that the result has; or write the numbers: `normal(0, 1 / sqrt(size(seq)))`
         E0212 `glorot_uniform` is called without `fan_out`
           ^ `glorot_uniform(d)`: `fan_out` missing
-          help: write `glorot_uniform(fan_in, fan_out)`
+          help: add `fan_out = …`
         E0213 `he_normal` takes dims
           ^ `3`: no dim",
     );

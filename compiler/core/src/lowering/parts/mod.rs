@@ -5,13 +5,15 @@
 //! rows to those of the parts before, in `f32` for half types. So the logits of all rows are never live at once. The pass finds a
 //! chain of steps by their operands: it starts with products, ends with products, sums and losses, and has no collective.
 
+mod parts_loop;
+
 use super::lifetimes::{ends, measured};
 use super::map_fusion::fuse;
-use super::parts_loop::Cutter;
 use super::stretches::stretches;
 use meshwright_plan::expr::Scalar;
 use meshwright_plan::{BufId, Dim, Extent, Monoid, Operand, Plan, Prim, Step};
 use meshwright_sorted::{SortedMap, SortedSet};
+use parts_loop::Cutter;
 
 /// Conditions under which losses are computed in parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-//! The loop of a loss in parts ([`super::parts`]): slices of operands, stacks of results with rows, and sums over rows.
+//! The loop of a loss in parts ([`super`]): slices of operands, stacks of results with rows, and sums over rows.
 
 use meshwright_plan::expr::BinaryFn;
 use meshwright_plan::{BufId, Buffer, Dim, Expr, Extent, Operand, Phase, Plan, Prim, Provenance, Step};
