@@ -349,6 +349,12 @@ fn kernels_of_a_gpu_round() {
         }
     }
     assert!(factors > 20 && others.is_empty(), "{factors} factors, not {others:?}");
+    // The weights of a layer are one launch.
+    let weights = device.launches.iter().filter(|launch| match &launch.kind {
+        LaunchKind::Kernel(Kernel::Fp8Factor(calls)) => calls.0.len() == 6,
+        _ => false,
+    });
+    assert!(weights.count() > 0);
 }
 
 #[test]

@@ -1,6 +1,10 @@
 //! The kernel: a block computes a square tile of the matrix, and writes it by rows, by columns, or both. A thread has a small
 //! square of it: the codes of a row, or of a column, are one word. Those of columns pass through shared memory, so that the words
 //! that a warp writes lie side by side either way.
+#![expect(
+    clippy::needless_range_loop,
+    reason = "lists that are known when a kernel is compiled are counted, not iterated"
+)]
 
 use crate::kernel::drawn::Draw;
 use crate::kernel::elements::{OperandSource, Operands, Pace, Singles, Tensors, element_at, load, position};
