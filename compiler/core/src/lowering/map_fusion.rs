@@ -9,7 +9,7 @@
 use super::per_buffer::PerBuffer;
 use super::stretches::stretches;
 use meshwright_plan::expr::{BinaryFn, Reg, Scalar, UnaryFn};
-use meshwright_plan::{BufId, Dim, Expr, Operand, Plan, Prim, Step, cut};
+use meshwright_plan::{BufId, Dim, Expr, Operand, Plan, Prim, Step, subexpression};
 use meshwright_sorted::SortedMap;
 
 /// Most nodes of a fused expression: its registers should stay in the first-level cache.
@@ -103,7 +103,7 @@ impl BufferUses {
             return None;
         }
         let stored = regs.iter().copied().zip(&first.writes).filter(|(_, o)| self.needed_besides(o.buf, at));
-        let (of, reads) = cut(expr, regs[k], stored.collect(), &first.reads);
+        let (of, reads) = subexpression(expr, regs[k], stored.collect(), &first.reads);
         let bytes = |o: &Operand| {
             let buffer = plan.buffer(o.buf);
             buffer.extents.iter().map(|extent| extent.size).product::<usize>() * buffer.dtype.bytes()
@@ -139,7 +139,7 @@ pub fn fuse(mut plan: Plan) -> Plan {
                 None => merge(&first, &second, &needed),
             };
             if copy.is_some() {
-                keep_results(&mut first, needed);
+                retain_results(&mut first, needed);
             }
             let gone = copy.is_none() || first.writes.is_empty();
             if gone {
@@ -234,17 +234,17 @@ fn candidate(
 }
 
 /// Removes the results of a map that nothing needs any more.
-fn keep_results(step: &mut Step, needed: impl Fn(BufId) -> bool) {
-    fn keep<T>(all: &mut Vec<T>, which: &[bool]) {
+fn retain_results(step: &mut Step, needed: impl Fn(BufId) -> bool) {
+    fn retain<T>(all: &mut Vec<T>, which: &[bool]) {
         let mut which = which.iter();
         all.retain(|_| which.next() == Some(&true));
     }
     let which: Vec<bool> = step.writes.iter().map(|o| needed(o.buf)).collect();
     if let Prim::Map { regs, .. } = &mut step.prim {
-        keep(regs, &which);
+        retain(regs, &which);
     }
-    keep(&mut step.writes, &which);
-    keep(&mut step.origin, &which);
+    retain(&mut step.writes, &which);
+    retain(&mut step.origin, &which);
 }
 
 /// True if a map rounds to 8 bits, or is one of `most` that lead to such a map alone.

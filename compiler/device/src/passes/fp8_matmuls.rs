@@ -11,7 +11,7 @@ use crate::lowering::contraction::{Contraction, contraction};
 use crate::lowering::local::Local;
 use crate::target::Target;
 use meshwright_plan::expr::{BinaryFn, Expr, Reg, Scalar};
-use meshwright_plan::{BufId, Computed, DType, Fp8, Operand, Prim, Step, cut};
+use meshwright_plan::{BufId, Computed, DType, Fp8, Operand, Prim, Step, subexpression};
 use meshwright_sorted::{SortedMap, SortedSet};
 
 /// Extents of the matrices of a kernel are multiples of this: 16 bytes of codes (NVIDIA, *cuBLAS*, "cublasLtMatmul").
@@ -240,7 +240,7 @@ impl Rounding {
         let step = &steps[self.step];
         let empty = Expr::default();
         let expr = if let Prim::Map { expr, .. } = &step.prim { expr } else { &empty };
-        let (value, reads) = cut(expr, self.value, vec![], &step.reads);
+        let (value, reads) = subexpression(expr, self.value, vec![], &step.reads);
         let (step, format, inverse) = (self.step, self.format, self.inverse.clone());
         Fp8Factor { step, format, value, reads, inverse, matrix: [1, 1], plain: false, turned: false }
     }

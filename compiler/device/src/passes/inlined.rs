@@ -6,7 +6,7 @@
 
 use crate::decisions::def_use::{DefUse, ended, takes};
 use crate::decisions::fused::FusedGroups;
-use meshwright_plan::{BufId, Computed, Operand, Prim, Step, cut};
+use meshwright_plan::{BufId, Computed, Operand, Prim, Step, subexpression};
 use meshwright_sorted::{SortedMap, SortedSet};
 
 /// A value that is computed where it is folded.
@@ -59,7 +59,7 @@ impl InlinedValues {
             }
             let found = once.iter().map(|k| {
                 let others = stays.iter().map(|s| (regs[*s], &step.writes[*s]));
-                let (of, reads) = cut(expr, regs[*k], others.collect(), &step.reads);
+                let (of, reads) = subexpression(expr, regs[*k], others.collect(), &step.reads);
                 let by = by[*k]?;
                 let inlined = Inlined { of, reads, by };
                 let pays = stays.is_empty() || uses.pays(&inlined, &step.writes[*k]);

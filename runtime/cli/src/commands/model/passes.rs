@@ -138,8 +138,8 @@ pub(in crate::commands) struct Steps {
 }
 
 impl Steps {
-    /// The program that is asked for; the training step as a rule. Where there is no training it is the evaluation, or where there
-    /// is nothing to evaluate the prediction.
+    /// The program that is asked for; the training step as a rule. Where there is no training it is the evaluation, or where
+    /// there is nothing to evaluate the prediction.
     pub(in crate::commands) fn of(project: &Project, asked: Option<ProgramChoice>) -> Steps {
         let program = &project.program;
         let lacks = |d: Diagnostic| Steps { shown: None, trains: false, beside: None, found: vec![d] };

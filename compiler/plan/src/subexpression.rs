@@ -6,7 +6,7 @@ use meshwright_sorted::{SortedMap, SortedSet};
 
 /// The expression of one register, in which other registers are loaded from where they are `written`, and its operands in the
 /// order in which it loads them; `inputs` are those of the whole expression.
-pub fn cut(
+pub fn subexpression(
     expr: &Expr,
     reg: Reg,
     written: Vec<(Reg, &Operand)>,
