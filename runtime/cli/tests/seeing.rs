@@ -571,8 +571,8 @@ fn products_that_no_fast_kernel_of_a_gpu_computes_are_named() {
         "--precision",
     ];
     let of = |precision| explained(&[&gpt[..], &[precision]].concat());
-    let (half, whole) = (of("bf16"), of("f32"));
-    assert!(!half.contains("slow "), "{half}");
+    let (fast, whole) = (["bf16", "tf32"].map(of), of("f32"));
+    assert!(!fast.concat().contains("slow "), "{fast:?}");
     let slow = whole.lines().find(|l| l.starts_with("slow ")).unwrap_or_else(|| panic!("{whole}"));
     assert!(
         slow.contains("tensor cores do not multiply `f32` exactly")

@@ -4,11 +4,12 @@ use super::place::place;
 use crate::error::ExecError;
 use meshwright_device::lowering::contraction::{Contraction, contraction};
 use meshwright_device::lowering::local::{DeviceContext, Local};
+use meshwright_device::passes::rounded_factors::rounded_buffers;
 use meshwright_gpu::matmuls::LARGE_PRODUCT;
 use meshwright_plan::{Plan, Prim};
 
-/// Elements of a half type in 16 bytes, the width of one load in the fast kernels of a Hopper GPU.
-const NARROWEST: usize = 8;
+/// Bytes of one load in the fast kernels of a Hopper GPU.
+const LOAD: usize = 16;
 
 /// A large product that no fast kernel computes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,13 +22,13 @@ pub struct SlowMatmul {
     pub because: String,
 }
 
-/// Large matmuls of a Plan that tensor cores do not compute: those of wide types, or narrower than one load of such a
-/// kernel. Other extents that are not multiples of 16 bytes are cut (`meshwright_gpu::matmuls`).
+/// Large matmuls of a Plan that tensor cores do not compute: those of wide types whose factors are not rounded to TF32, or
+/// narrower than one load of such a kernel. Other extents that are not multiples of 16 bytes are cut (`meshwright_gpu::matmuls`).
 ///
 /// # Errors
 /// Where the Plan contradicts itself.
 pub fn slow_matmuls(plan: &Plan) -> Result<Vec<SlowMatmul>, ExecError> {
-    let context = DeviceContext::new(plan, 0);
+    let (context, rounded) = (DeviceContext::new(plan, 0), rounded_buffers(plan));
     let mut found = vec![];
     for (number, step) in plan.steps.iter().enumerate().filter(|(_, s)| matches!(s.prim, Prim::Contract)) {
         let at = |problem| ExecError::Plan { place: place(plan, 0, None, Some(number)), problem };
@@ -42,10 +43,12 @@ pub fn slow_matmuls(plan: &Plan) -> Result<Vec<SlowMatmul>, ExecError> {
             continue;
         }
         let names = ["rows", "columns", "terms of each sum"];
-        let narrow = names.iter().zip(&extents[1..]).find(|(_, n)| **n < NARROWEST);
+        let least = LOAD / a.dtype.bytes();
+        let narrow = names.iter().zip(&extents[1..]).find(|(_, n)| **n < least);
+        let few_digits = a.dtype.is_half() || step.reads.iter().all(|o| rounded.contains(&o.buf));
         let because = match narrow {
-            _ if !a.dtype.is_half() => format!("tensor cores do not multiply `{}` exactly", a.dtype),
-            Some((name, n)) => format!("it has {n} {name}, and tensor cores take {NARROWEST} at a time"),
+            _ if !few_digits => format!("tensor cores do not multiply `{}` exactly", a.dtype),
+            Some((name, n)) => format!("it has {n} {name}, and tensor cores take {least} at a time"),
             None => continue,
         };
         found.push(SlowMatmul { step: number, extents, because });
