@@ -10,7 +10,8 @@
 //! - convolutions, which have no units of 8 bits.
 
 use crate::program::Program;
-use crate::step::precision::{PrecisionClass, choices, precision};
+use crate::step::precision::{PrecisionClass, choices};
+use crate::step::rounding::precision;
 use crate::step::step_graph::{OutputKind, StepGraph, StepOutput};
 use meshwright_ops::{Computes, Graph, Id, Kind, Precision};
 use meshwright_plan::{Arithmetic, DType};

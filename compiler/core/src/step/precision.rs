@@ -19,17 +19,16 @@
 
 use crate::passes::linear::linearized;
 use crate::passes::normalize::rebuild;
+use crate::step::rounding::{beside, precision, readers};
 use crate::step::scale_history::ScaleHistory;
 use crate::step::step_graph::{OutputKind, StepGraph};
-use meshwright_ops::{
-    Crossing, Expand, Graph, Id, InputOpKind, Kind, Op, Origin, Precision, Quantized, TF32, Unary,
-};
+use meshwright_ops::{Crossing, Expand, Graph, Id, InputOpKind, Kind, Origin, Precision, Quantized};
 use meshwright_plan::{Arithmetic, DType, Fp8, IdVec, Phase};
 
 /// Gives every value its dtype. A step whose arithmetic is `f32` or `f64` stays as it is.
 pub fn assign(step: StepGraph) -> StepGraph {
     if step.float == Arithmetic::TF32 {
-        return with_rounded_factors(&step);
+        return super::tf32_factors::rounded(&step);
     }
     let Some(half) = step.float.half() else { return step };
     let choices = choices(&step, half).1;
@@ -75,43 +74,6 @@ pub fn assign(step: StepGraph) -> StepGraph {
     }
     // Initial values of carries, and values from around a body that it rounds, are cast in front of the loop.
     linearized(out)
-}
-
-/// The same step in which products read factors that are rounded to TF32. All values stay `f32`, so a device that has no such
-/// products computes what one that has them does.
-fn with_rounded_factors(step: &StepGraph) -> StepGraph {
-    linearized(rebuild(step, |g, mut node, id| {
-        let of = precision(&step.graph, id);
-        let mut factors: Vec<usize> = vec![];
-        if of == Precision::Products {
-            factors = (0..node.inputs.len()).collect();
-        } else if of != Precision::Full
-            && let Some((multiplied, rounding)) = node.op.rounding()
-        {
-            (factors, node.op) = (multiplied, rounding);
-        }
-        for i in factors {
-            let x = &mut node.inputs[i];
-            let ty = g.ty(*x);
-            // A number that scales a product is no factor of it that hardware would round.
-            if ty.dtype == DType::F32 && !ty.dims.is_empty() {
-                *x = beside(g, *x, Unary(&TF32));
-            }
-        }
-        g.push(node)
-    }))
-}
-
-/// A value rounded, but stored as it is: once for all who read it.
-fn beside(g: &mut Graph, x: Id, rounding: impl Op + 'static) -> Id {
-    let (node, stored) = (g.node(x), g.ty(x).dtype);
-    let name = format!("{}({})", rounding.name(), g.path(x)).into();
-    let (cursor, scope) = (Origin { name, ..node.origin.clone() }, node.scope);
-    let before = (std::mem::replace(&mut g.cursor, cursor), std::mem::replace(&mut g.scope, scope));
-    let rounded = g.op(rounding, &[x]);
-    g.nodes[rounded].ty.dtype = stored;
-    (g.cursor, g.scope) = before;
-    rounded
 }
 
 /// The format of a factor: cotangents need the range of E5M2. A value of the forward pass is read in the body of a backward
@@ -172,15 +134,6 @@ pub(super) enum PrecisionClass {
     Weight,
     /// An activation or its cotangent.
     Narrow,
-}
-
-/// Precision of an op, with the demands of its place in the step.
-pub(super) fn precision(g: &Graph, id: Id) -> Precision {
-    let node = g.node(id);
-    if node.origin.full || node.origin.phase == Phase::Update {
-        return Precision::Full;
-    }
-    node.op.precision(&g.input_types(id), &node.ty)
 }
 
 /// The class of each value, and what follows.
@@ -323,17 +276,6 @@ fn upcast_uses(step: &StepGraph, choices: &mut IdVec<Id, Choice>, readers: &IdVe
             choices[id].narrow = false;
         }
     }
-}
-
-/// Who reads each value.
-fn readers(g: &Graph) -> IdVec<Id, Vec<Id>> {
-    let mut readers: IdVec<Id, Vec<Id>> = g.nodes.table(Vec::new());
-    for id in g.ids() {
-        for x in &g.node(id).inputs {
-            readers[*x].push(id);
-        }
-    }
-    readers
 }
 
 /// A sum of a cotangent that all others round reads the rounded copy too: the gradient of the bias beside that of the weight.
