@@ -67,6 +67,28 @@ fn the_folder_of_a_run_is_all_that_a_command_needs() {
 }
 
 #[test]
+#[cfg(unix)]
+fn a_run_that_cannot_be_written_leaves_nothing_and_starts_once_it_can() {
+    let at = prepared("full");
+    let words = ["train", "sums.mw", "--data", "data", "--steps", "2"];
+    for (run, folder) in [(&[][..], "runs"), (&["--run", "new/a"][..], "new")] {
+        let words = [&words[..], run].concat();
+        let limited = |kilobytes: &str| {
+            let shell = format!("ulimit -f {kilobytes} && exec \"$0\" \"$@\"");
+            let mut c = Command::new("bash");
+            c.args(["-c", &shell, env!("CARGO_BIN_EXE_meshwright")]).args(&words).current_dir(&at);
+            support::said(c.output().unwrap())
+        };
+        let (code, _, err) = limited("1");
+        assert!(code == 1 && err.contains("E0511") && err.contains("cannot be written: "), "{err}");
+        assert!(err.contains("= help: allow larger files there"), "{err}");
+        assert!(!at.join(folder).exists(), "{folder}");
+        let (code, _, err) = limited("unlimited");
+        assert_eq!(code, 0, "{err}");
+    }
+}
+
+#[test]
 fn one_command_starts_a_run_and_continues_it() {
     let at = prepared("auto");
     let args =

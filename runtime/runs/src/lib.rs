@@ -8,6 +8,7 @@ pub mod catalog;
 pub mod checkpoint;
 pub mod clock;
 pub mod cluster_job;
+mod half_made;
 pub mod history;
 pub mod logs;
 pub mod memory;

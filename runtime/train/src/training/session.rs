@@ -355,13 +355,8 @@ impl Written {
         let named = options.machine.as_ref();
         let estimate = named.map(|m| run_estimate(project, sources, m)).transpose()?;
         run.write_costs(&RunCosts { estimate, ..RunCosts::of(needs.1) })?;
-        // From here on it is a run.
-        let of_run = session.start;
         let event = if options.resume { "resume" } else { "start" };
         run.remember(&HistoryEvent::new((project, sources), options, (event, stands.steps)))?;
-        let (steps, epochs, init) = (of_run.steps, of_run.epochs, session.init);
-        let lasting = TrainOptions { steps, epochs, init, ..options.clone() };
-        run.write_settings(&settings_of(project, sources, &lasting, of_run.seed, Some(needs.0)))?;
         let outputs: Vec<&str> = needs.1.outputs.iter().skip(1).map(|o| o.name.as_str()).collect();
         let (log, note) = run.metrics(stands, |kept| {
             let start = LogStart {
@@ -375,6 +370,11 @@ impl Written {
             options.logs.iter().map(|format| logs::open(*format, &start)).collect()
         })?;
         let store = Some(run.checkpoints()?.keeping(options.saves.keep));
+        // From here on it is a run; a start that fails before leaves nothing behind.
+        let of_run = session.start;
+        let (steps, epochs, init) = (of_run.steps, of_run.epochs, session.init);
+        let lasting = TrainOptions { steps, epochs, init, ..options.clone() };
+        run.write_settings(&settings_of(project, sources, &lasting, of_run.seed, Some(needs.0)))?;
         Ok(Written { run: Some(run), log: Some(log), store, notes: note.into_iter().collect() })
     }
 }
