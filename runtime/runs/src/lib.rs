@@ -14,6 +14,7 @@ pub mod logs;
 pub mod memory;
 pub mod metrics;
 pub mod metrics_log;
+pub mod parsed;
 pub mod policies;
 pub mod removal;
 pub mod run_dir;

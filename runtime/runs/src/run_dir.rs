@@ -10,7 +10,8 @@ use crate::checkpoint::Store;
 use crate::half_made::HalfMade;
 use crate::logs::{EventSink, TENSORBOARD};
 use crate::metrics_log::{LogLines, MetricsLog, Stands, cut_back};
-use crate::run_error::{refused, unusable, unwritten};
+use crate::parsed;
+use crate::run_error::{damaged, refused, unusable, unwritten};
 use meshwright_diag::{Diagnostic, codes};
 use meshwright_files::Checked;
 use meshwright_files::durable::{TEMP, remove_leftovers, write_durably};
@@ -338,7 +339,9 @@ pub fn read_history(run: &Path) -> Checked<Vec<u8>> {
 /// E0511.
 pub fn read_costs(run: &Path) -> Checked<Option<RunCosts>> {
     let text = read_if_there(run, COSTS)?;
-    text.map(|t| serde_json::from_slice(&t).map_err(|e| unusable(&run.join(COSTS), &e))).transpose()
+    let help = "remove the file: the costs of a step are lost, and nothing else of the run";
+    let costs = |t: Vec<u8>| parsed::json(&t).map_err(|why| damaged(&run.join(COSTS), &why, help));
+    text.map(costs).transpose()
 }
 
 fn read_if_there(run: &Path, name: &str) -> Checked<Option<Vec<u8>>> {
@@ -425,6 +428,16 @@ fn used_name(n: usize) -> String {
     format!("used-{n}.mw")
 }
 
+/// The settings of a run are damaged.
+pub fn unusable_settings(run: &Path, why: &dyn std::fmt::Display) -> Box<Diagnostic> {
+    let init = format!(
+        "begin another run with its newest checkpoint: `meshwright train MODEL --init {}`",
+        run.display()
+    );
+    let help = "correct it there, or put a copy of the file in its place";
+    Box::new(damaged(&run.join(SETTINGS), why, help).help(init))
+}
+
 /// Reads the resolved settings of a run.
 ///
 /// # Errors
@@ -433,7 +446,7 @@ fn used_name(n: usize) -> String {
 pub fn read_settings<S: DeserializeOwned>(run: &Path) -> Checked<S> {
     let path = run.join(SETTINGS);
     let text = read_text(&Folder::at(run), SETTINGS).map_err(|e| unusable(&path, &e))?;
-    toml::from_str(&text).map_err(|e| unusable(&path, &e.message()))
+    parsed::toml(&text).map_err(|why| unusable_settings(run, &why))
 }
 
 fn read_text(folder: &Folder, name: &str) -> io::Result<String> {

@@ -14,6 +14,11 @@ pub(crate) fn unusable(path: &Path, why: &dyn std::fmt::Display) -> Box<Diagnost
     Box::new(Diagnostic::error(codes::E0511, format!("`{}` cannot be used: {why}", path.display())))
 }
 
+/// A file of a run whose content is wrong, with a way out.
+pub(crate) fn damaged(path: &Path, why: &dyn std::fmt::Display, help: &str) -> Box<Diagnostic> {
+    Box::new(unusable(path, why).help(help))
+}
+
 /// A file or folder of a run that cannot be written, with a way out.
 pub(crate) fn unwritten(path: &Path, why: &io::Error) -> Box<Diagnostic> {
     let found = Diagnostic::error(codes::E0511, format!("`{}` cannot be written: {why}", path.display()));
