@@ -89,6 +89,73 @@ fn a_run_that_cannot_be_written_leaves_nothing_and_starts_once_it_can() {
 }
 
 #[test]
+fn damaged_files_of_a_run_have_a_line_and_a_way_out() {
+    let at = prepared("damaged");
+    events(&at, &["train", "sums.mw", "--data", "data", "--run", "a", "--steps", "2"]);
+    let settings = file(&at, "a/run.toml");
+    let line = settings.lines().position(|l| l.starts_with("steps = ")).unwrap() + 1;
+    let write = |name: &str, text: &str| std::fs::write(at.join(name), text).unwrap();
+    for (damaged, why) in [
+        (settings.replace("steps = 2", "steps = \"two\""), format!("line {line}, column 9: invalid type")),
+        (settings.replace("steps = 2", "steps = = 2"), format!("line {line}, column 9: ")),
+        (settings.replace("seed = \"0\"", "seed = \"zero\""), "its `seed` is `zero`".into()),
+        (settings.replace("precision = \"f32\"", "precision = \"f31\""), "its `precision` is `f31`".into()),
+    ] {
+        write("a/run.toml", &damaged);
+        let (code, _, err) = run(&at, &["train", "--run", "a", "--resume", "--steps", "3"]);
+        let told = format!("a/run.toml` cannot be used: {why}");
+        assert!(code == 1 && err.contains("E0511") && err.contains(&told), "{err}");
+        assert!(err.contains("= help: correct it there"), "{err}");
+        // The other help: another run begins with its values.
+        assert!(err.contains("`meshwright train MODEL --init a`"), "{err}");
+    }
+    let init = ["train", "sums.mw", "--data", "data", "--init", "a", "--no-save", "--steps", "1"];
+    let (code, _, err) = run(&at, &init);
+    assert_eq!(code, 0, "{err}");
+    write("a/run.toml", &settings);
+    write("a/costs.json", "{\n\"batch\": ,\n}");
+    let (code, _, err) = run(&at, &["runs", "show", "a"]);
+    assert!(code == 1 && err.contains("a/costs.json` cannot be used: line 2, column 10: "), "{err}");
+    assert!(err.contains("= help: remove the file"), "{err}");
+    std::fs::remove_file(at.join("a/costs.json")).unwrap();
+    let (code, _, err) = run(&at, &["runs", "show", "a"]);
+    assert_eq!(code, 0, "{err}");
+}
+
+#[test]
+fn a_run_that_goes_on_tells_of_all_that_differs() {
+    let at = prepared("differs");
+    let mesh = ["--mesh", "r=2"];
+    let start =
+        ["train", "sums.mw", "--data", "data", "--run", "a", "--steps", "2", "--layout", "batch -> r"];
+    events(&at, &[&start[..], &mesh].concat());
+    let go_on = |steps: &str, more: &[&str]| {
+        let (code, _, err) =
+            run(&at, &[&["train", "--run", "a", "--resume", "--steps", steps], more].concat());
+        assert_eq!(code, 0, "{err}");
+        err
+    };
+    let err = go_on("3", &["--layout", "batch -> r; microbatches 5; reduce grads once"]);
+    let note = "note: layout: batch -> r; microbatches 5; reduce grads once; the run had batch -> r\n";
+    assert!(err.contains(note), "{err}");
+    let err = go_on(
+        "4",
+        &["--layout", "batch -> r; microbatches 10", "--no-eval", "--keep", "3", "--timeout", "90"],
+    );
+    for note in [
+        "note: layout: batch -> r; microbatches 10; the run had batch -> r; microbatches 5; reduce grads once\n",
+        "note: evaluation: false; the run had true\n",
+        "note: keep: 3; the run had 2\n",
+        "note: timeout: 90 s; the run had the default\n",
+    ] {
+        assert!(err.contains(note), "{note}{err}");
+    }
+    // What stays is not told.
+    let err = go_on("5", &["--no-eval", "--timeout", "90"]);
+    assert!(!err.contains("the run had"), "{err}");
+}
+
+#[test]
 fn one_command_starts_a_run_and_continues_it() {
     let at = prepared("auto");
     let args =
