@@ -9,59 +9,6 @@ const GRID: [&str; 9] =
     ["sweep", "sums.mw", "--data", "data", "--dim", "batch=10,20", "--epochs", "3", "--run"];
 
 #[test]
-fn what_does_not_fit_the_data_is_skipped_before_anything_runs() {
-    let at = prepared("sweep-data");
-    let words = |dims: &'static str, run: &'static str| {
-        ["sweep", "sums.mw", "--data", "data", "--dim", dims, "--steps", "2", "--run", run]
-    };
-    let (code, _, err) = run(&at, &words("batch=10,1000", "some"));
-    let why = "`batch` = 1000, but there are only 100 examples: not one whole batch";
-    assert!(code == 0 && err.contains(why) && err.contains("--dim batch=100"), "{err}");
-    assert!(err.contains("2 runs: 1 finished, 1 skipped; "), "{err}");
-    // A share that is held out to validate on is no part of it.
-    let share = [&words("batch=95", "share")[..], &["--", "--validation", "0.1"]].concat();
-    let (code, _, err) = run(&at, &share);
-    assert!(code == 1 && err.contains("there are only 90 examples"), "{err}");
-
-    // A sweep of which all is skipped is one all the same: with reasons, and it goes on.
-    let (code, _, err) = run(&at, &words("batch=1000,2000", "none"));
-    assert!(code == 1 && err.contains("2 runs: 2 skipped; "), "{err}");
-    let problems: Value = serde_json::from_str(&file(&at, "none/problems.json")).unwrap();
-    let of = &problems["one-device-batch=1000-seed=0"];
-    assert!(of["state"] == "skipped" && of["error"] == format!("E0516: {why}"), "{problems}");
-    assert!(at.join("none/sweep.toml").is_file() && at.join("none/table.csv").is_file());
-    let all = rows(&at, &["sweep", "none", "--table"]);
-    assert_eq!(all.iter().map(|r| r["state"].as_str().unwrap()).collect::<Vec<_>>(), ["skipped", "skipped"]);
-    // A model that is wrong makes no sweep.
-    let (code, _, err) = run(&at, &["sweep", "nowhere.mw", "--steps", "2", "--run", "wrong"]);
-    assert!(code == 1 && err.contains("E0515") && !at.join("wrong").exists(), "{err}");
-}
-
-#[test]
-fn damaged_files_of_a_sweep_have_a_line_and_a_way_out() {
-    let at = prepared("sweep-damaged");
-    let words =
-        ["sweep", "sums.mw", "--data", "data", "--dim", "batch=10,1000", "--steps", "2", "--run", "a"];
-    assert_eq!(run(&at, &words).0, 0);
-    let write = |name: &str, text: &str| std::fs::write(at.join(name), text).unwrap();
-    write("a/problems.json", "{\n \"x\": 1\n}");
-    let (code, _, err) = run(&at, &["sweep", "a"]);
-    assert!(code == 1 && err.contains("a/problems.json` cannot be used: line 2, column "), "{err}");
-    assert!(err.contains("= help: remove the file"), "{err}");
-    std::fs::remove_file(at.join("a/problems.json")).unwrap();
-    assert_eq!(run(&at, &["sweep", "a"]).0, 0);
-    let spec = file(&at, "a/sweep.toml");
-    write("a/sweep.toml", &format!("{spec}nonsense = 3\n"));
-    let (code, _, err) = run(&at, &["sweep", "a"]);
-    let line = spec.lines().count() + 1;
-    assert!(code == 1 && err.contains(&format!("cannot be read: line {line}, column ")), "{err}");
-    assert!(err.contains("= help: correct it there, or remove the file"), "{err}");
-    std::fs::remove_file(at.join("a/sweep.toml")).unwrap();
-    let (code, _, err) = run(&at, &words);
-    assert!(code == 0 && err.contains("2 runs: 1 finished, 1 skipped; 0"), "{err}");
-}
-
-#[test]
 fn a_sweep_runs_what_compiles_and_prints_a_table() {
     let at = prepared("sweep-grid");
     let more = [
