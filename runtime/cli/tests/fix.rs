@@ -183,6 +183,18 @@ fn what_a_newcomer_writes_can_be_fixed() {
         assert_eq!(code, 0, "{}{err}", at.text("m.mw"));
         assert!(at.text("m.mw").contains(right), "{}", at.text("m.mw"));
     }
+    // Layers, and settings of `train`.
+    let layer = "layer twice(v: float) { return 2 * v }\n";
+    let text = format!(
+        "{}train m {{ minimize: l optimizer = adam(lr: 0.1) }}\n",
+        model(head, "    loss l = mean[batch, wide](twice(x) * w)")
+    );
+    let at = Place::new("fix-newcomer", &text.replacen("model", &format!("{layer}model"), 1), LAYOUT);
+    for _ in 0..4 {
+        at.check(&["m.mw", "--fix", "--unsafe-fixes"]);
+    }
+    let (code, _, err) = at.check(&["m.mw"]);
+    assert_eq!(code, 0, "{}{err}", at.text("m.mw"));
     // Where it is not known what is meant, it is said how such a thing is written.
     for (body, help) in [
         ("    output y = x w", "as in `x * w`"),

@@ -28,6 +28,22 @@ fn a_run_that_cannot_be_written_leaves_nothing_and_starts_once_it_can() {
 }
 
 #[test]
+#[cfg(unix)]
+fn a_new_folder_that_cannot_be_filled_is_removed() {
+    let at = support::folder("new-full");
+    let shell = "ulimit -f 1 && exec \"$0\" new mine";
+    let mut c = Command::new("bash");
+    c.args(["-c", shell, env!("CARGO_BIN_EXE_meshwright")]).current_dir(&at);
+    let (code, _, err) = support::said(c.output().unwrap());
+    assert!(code == 1 && err.contains("E0524") && err.contains("can be made and written to"), "{err}");
+    assert!(!at.join("mine").exists());
+    let (code, _, err) = run(&at, &["new", "mine"]);
+    assert_eq!(code, 0, "{err}");
+    let (code, _, err) = run(&at, &["new", "mine"]);
+    assert!(code == 1 && err.contains("choose a folder that is not there yet"), "{err}");
+}
+
+#[test]
 fn damaged_files_of_a_run_have_a_line_and_a_way_out() {
     let at = prepared("damaged");
     events(&at, &["train", "sums.mw", "--data", "data", "--run", "a", "--steps", "2"]);

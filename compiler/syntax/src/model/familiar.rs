@@ -29,23 +29,29 @@ impl Parser<'_> {
         self.with_call(d, index, expected)
     }
 
-    /// `dim n: 8`, `n := 8`, `dim n 8`, `let y: float = x`, `input x[n] float`, `adam(lr: 0.1)`: another sign, or none.
+    /// `dim n: 8`, `n := 8`, `dim n 8`, `let y: float = x`, `input x[n] float`, `adam(lr: 0.1)`, `layer f(x: float)`,
+    /// `minimize: l`: another sign, or none.
     fn sign_mend(&self, index: usize, expected: &[&str]) -> Option<Mend> {
         const SIGN: &str = "write `=`";
         let blank_before = |i: usize| self.scan.tokens[i - 1].end < self.scan.tokens[i].start;
         let equals = |i: usize| if blank_before(i) { "=" } else { " =" };
         let wants = |sign: &str| expected == [sign];
-        let setting =
-            || self.is_word(index - 1) && self.open_bracket(index).is_some_and(|i| self.token(i) == "(");
+        let named = self.is_word(index - 1);
+        let open = self.open_bracket(index).filter(|i| self.token(*i) == "(");
+        let setting = named && open.is_some();
+        let of_layer = setting && open.is_some_and(|i| i > 1 && self.token(i - 2) == "layer");
         match self.token(index) {
             ":" if self.token(index + 1) == "=" && self.span(index).end == self.span(index + 1).start => {
                 Some((SIGN, self.span(index).to(self.span(index + 1)), equals(index).into()))
             }
-            ":" if wants("`=`") && self.is_word(index + 1) && self.token(index + 2) == "=" => {
-                let whole = Span { start: self.span(index - 1).end, ..self.span(index + 1) };
-                Some(("leave the type out: it follows from the value", whole, String::new()))
+            ":" | "=" if named && open.is_none() && expected == ["a name"] => {
+                Some(("leave it out", self.span(index), String::new()))
             }
-            ":" if wants("`=`") || setting() => Some((SIGN, self.span(index), equals(index).into())),
+            ":" if of_layer || wants("`=`") && self.is_word(index + 1) && self.token(index + 2) == "=" => {
+                let whole = Span { start: self.span(index - 1).end, ..self.span(index + 1) };
+                Some(("leave the type out: it follows", whole, String::new()))
+            }
+            ":" if wants("`=`") || setting => Some((SIGN, self.span(index), equals(index).into())),
             "(" if wants("`=`") && index > 2 && self.token(index - 2) == ":" => {
                 Some((SIGN, self.span(index - 2), equals(index - 2).into()))
             }
@@ -65,7 +71,7 @@ impl Parser<'_> {
 
     /// `relu x`, `sum[d] x`: operands without parentheses; or two values without an operator.
     fn with_call(&self, d: Diagnostic, index: usize, expected: &[&str]) -> Diagnostic {
-        let ends = |e: &&str| e.starts_with("the next ") || ["`,`", "`)`"].contains(e);
+        let ends = |e: &&str| ["the next statement", "`,`", "`)`"].contains(e);
         let is_operand =
             |t: &crate::scan::Token| !t.leads && matches!(t.kind, TokenKind::Word | TokenKind::Number);
         if !expected.iter().any(|e| ends(e)) || !self.scan.tokens.get(index).is_some_and(is_operand) {
