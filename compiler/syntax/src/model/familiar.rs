@@ -74,7 +74,7 @@ impl Parser<'_> {
         let ends = |e: &&str| ["the next statement", "`,`", "`)`"].contains(e);
         let is_operand =
             |t: &crate::scan::Token| !t.leads && matches!(t.kind, TokenKind::Word | TokenKind::Number);
-        if !expected.iter().any(|e| ends(e)) || !self.scan.tokens.get(index).is_some_and(is_operand) {
+        if !expected.iter().any(ends) || !self.scan.tokens.get(index).is_some_and(is_operand) {
             return d;
         }
         let bracketed = self.token(index - 1) == "]";
