@@ -28,7 +28,8 @@ pub fn reference(family: &Family) -> Reference {
     let gradient = match calls.as_slice() {
         // It is not written as a call: each sample shows it.
         [] => samples.iter().any(|s| s.differentiable),
-        calls => calls.iter().any(|s| s.differentiable),
+        // Where no sample can be compared with differences, the rules of its ops say it.
+        calls => calls.iter().any(|s| s.differentiable) || calls.iter().any(|s| passes_gradient(s)),
     };
     Reference {
         form: family.text(),
@@ -93,6 +94,31 @@ fn trial(sample: &Sample, dtypes: &[DType]) -> Option<DType> {
     Some(g.ty(y).dtype)
 }
 
+/// Whether a gradient passes from the value of a sample to an operand, by the rules of the ops between them.
+fn passes_gradient(sample: &Sample) -> bool {
+    let mut g = graph(&sample.inputs);
+    let args: Vec<Id> = sample.inputs.iter().map(|i| leaf(&mut g, i)).collect();
+    let Ok(value) = (sample.build)(&mut g, &args) else { return false };
+    let mut open = vec![value];
+    while let Some(y) = open.pop() {
+        let (node, ty) = (g.node(y).clone(), g.ty(y).clone());
+        let need: Vec<bool> = node.inputs.iter().map(|i| g.ty(*i).dtype.is_float()).collect();
+        if !ty.dtype.is_float() {
+            continue;
+        }
+        if args.contains(&y) {
+            return true;
+        }
+        let residuals = node.op.residuals(&mut g, &node.inputs);
+        let x = [&node.inputs[..], &residuals].concat();
+        let cotangent = InputOpKind::Input { name: "dy".into() };
+        let dy = g.op(InputOp { input: cotangent, ty }, &[]);
+        let found = node.op.vjp(&mut g, &x, y, dy, &need);
+        open.extend(node.inputs.iter().zip(found).filter_map(|(i, d)| d.map(|_| *i)));
+    }
+    false
+}
+
 fn described(o: &Choice) -> String {
     let default = match o.default {
         Unset::Needed => "it must be set".to_string(),
@@ -151,7 +177,15 @@ mod tests {
 
     #[test]
     fn a_gradient_is_that_of_the_op_and_not_of_what_a_sample_adds() {
-        for (name, gradient) in [("top_k", false), ("argmax", false), ("where", true), ("softmax", true)] {
+        for (name, gradient) in [
+            ("top_k", false),
+            ("argmax", false),
+            ("==", false),
+            ("stop_gradient", false),
+            ("straight_through", true),
+            ("where", true),
+            ("softmax", true),
+        ] {
             assert_eq!(entry(name).gradient, gradient, "{name}");
         }
     }

@@ -173,8 +173,8 @@ fn a_run_that_fails_does_not_end_the_sweep() {
     ];
     let (code, out, err) = run(&at, &[&grid[..], &["--run", "a"]].concat());
     assert_eq!(code, 1, "{err}");
-    assert!(err.contains("4 runs: 1 finished, 3 failed; "), "{err}");
-    assert!(err.contains("-batch=200-lr=0.5-seed=0` failed: E0516: ") && err.contains("E0517: "), "{err}");
+    assert!(err.contains("4 runs: 1 finished, 1 failed, 2 skipped; "), "{err}");
+    assert!(err.contains("error[E0516]: `batch` = 200, but") && err.contains("` failed: E0517: "), "{err}");
     assert!(out.contains("failed") && out.contains("finished"), "{out}");
     let all = rows(&at, &["sweep", "a", "--table"]);
     let failed = all.iter().find(|r| r["run"] == "one-device-batch=10-lr=1e300-seed=0").unwrap();

@@ -81,7 +81,7 @@ impl PolicySettings {
         names.sort_unstable();
         names.dedup();
         let shown = |of: &toml::Table, name: &str| match of.get(name) {
-            None => "none".to_string(),
+            None => "the default".to_string(),
             Some(toml::Value::String(text)) => text.clone(),
             Some(other) => other.to_string(),
         };

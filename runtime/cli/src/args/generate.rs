@@ -74,9 +74,9 @@ impl GenerateArgs {
         if self.temperature > 0.0 || self.beams.is_some() {
             return Vec::new();
         }
-        let top_k = self.top_k.map(|k| format!("`--top-k {k}`"));
-        let top_p = self.top_p.map(|p| format!("`--top-p {p}`"));
-        let seed = (self.seed != 0).then(|| format!("`--seed {}`", self.seed));
+        let top_k = self.top_k.map(|k| format!("--top-k {k}"));
+        let top_p = self.top_p.map(|p| format!("--top-p {p}"));
+        let seed = (self.seed != 0).then(|| format!("--seed {}", self.seed));
         top_k.into_iter().chain(top_p).chain(seed).collect()
     }
 
