@@ -105,7 +105,7 @@ fn a_run_that_goes_on_tells_of_all_that_differs() {
     ] {
         assert!(err.contains(note), "{note}{err}");
     }
-    // What stays is not told.
+    // A setting that stays needs no note.
     let err = go_on("5", &["--no-eval", "--timeout", "90"]);
     assert!(!err.contains("the run had"), "{err}");
 }
@@ -120,12 +120,12 @@ fn what_does_not_fit_the_data_is_skipped_before_anything_runs() {
     let why = "`batch` = 1000, but there are only 100 examples: not one whole batch";
     assert!(code == 0 && err.contains(why) && err.contains("--dim batch=100"), "{err}");
     assert!(err.contains("2 runs: 1 finished, 1 skipped; "), "{err}");
-    // A share that is held out to validate on is no part of it.
+    // The share that is held out to validate on does not count.
     let share = [&words("batch=95", "share")[..], &["--", "--validation", "0.1"]].concat();
     let (code, _, err) = run(&at, &share);
     assert!(code == 1 && err.contains("there are only 90 examples"), "{err}");
 
-    // A sweep of which all is skipped is one all the same: with reasons, and it goes on.
+    // A sweep whose runs are all skipped has its folder, with the reasons, and can be continued.
     let (code, _, err) = run(&at, &words("batch=1000,2000", "none"));
     assert!(code == 1 && err.contains("2 runs: 2 skipped; "), "{err}");
     let problems: Value = serde_json::from_str(&file(&at, "none/problems.json")).unwrap();

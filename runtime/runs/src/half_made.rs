@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The entries that a start puts into a folder. They are removed when this is dropped, and so are the folders that were made
-/// for them, unless the start has kept them. Entries of others stay.
+/// for them, unless the start is committed. Entries of others stay.
 #[derive(Debug)]
 pub(crate) struct HalfMade {
     path: PathBuf,
@@ -16,7 +16,7 @@ pub(crate) struct HalfMade {
     others: Option<Vec<OsString>>,
     /// Names of the entries that a run makes.
     own: fn(&str) -> bool,
-    kept: AtomicBool,
+    committed: AtomicBool,
 }
 
 impl HalfMade {
@@ -24,7 +24,7 @@ impl HalfMade {
     pub(crate) fn before(path: &Path, own: fn(&str) -> bool) -> HalfMade {
         let missing = |a: &&Path| !a.as_os_str().is_empty() && !a.exists();
         let made = path.ancestors().take_while(missing).map(PathBuf::from).collect();
-        HalfMade { path: path.into(), made, others: None, own, kept: AtomicBool::new(false) }
+        HalfMade { path: path.into(), made, others: None, own, committed: AtomicBool::new(false) }
     }
 
     /// The start owns the folder: new entries are its own, and so is `lock`.
@@ -33,9 +33,9 @@ impl HalfMade {
         self.others = there.map(|all| all.into_iter().map(|e| e.name).filter(|n| n != lock).collect());
     }
 
-    /// Keeps everything: the folder holds a run.
-    pub(crate) fn keep(&self) {
-        self.kept.store(true, Ordering::Relaxed);
+    /// The folder holds a run: nothing is removed any more.
+    pub(crate) fn commit(&self) {
+        self.committed.store(true, Ordering::Relaxed);
     }
 
     /// Removes the entries of a run that are not in `others`. The error of the start is reported already, and what cannot be
@@ -55,7 +55,7 @@ impl HalfMade {
 
 impl Drop for HalfMade {
     fn drop(&mut self) {
-        if self.kept.load(Ordering::Relaxed) {
+        if self.committed.load(Ordering::Relaxed) {
             return;
         }
         if let Some(others) = &self.others {

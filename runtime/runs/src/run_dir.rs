@@ -152,7 +152,7 @@ impl RunDir {
         let text = toml::to_string(settings).map_err(|e| self.failed(SETTINGS, &e))?;
         self.write(SETTINGS, &text)?;
         if let Some(new) = &self.half_made {
-            new.keep();
+            new.commit();
         }
         Ok(())
     }
