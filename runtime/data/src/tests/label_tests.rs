@@ -53,11 +53,11 @@ fn what_is_wrong_with_a_table_has_a_line_and_a_way_out() {
         ("size\tkind\n1.5\t1\n", "line 1 separates its cells by `\\t`", "`tr '\\t' ',' < "),
         (
             "size,kind\n1.5,1\n\"2.5,1\n3,0\n4,0\n",
-            "line 3 opens a quote (`\"`) that goes on to line 6",
+            "line 3 opens a quote (`\"`) that goes on to line 5",
             "close it",
         ),
         (
-            "size,kind\n1.5,1\n\"2.5\n\",1\n3,0\n",
+            "size,kind\n1.5,1\n\"2.5\n3\",1\n3,0\n",
             "line 3 opens a quote (`\"`) that goes on to line 4",
             "close it",
         ),
@@ -202,7 +202,7 @@ fn each_text_is_an_example_with_a_class() {
         ),
         ("text = \"a.csv\"", field, "E0502", "name the classes"),
         ("text = \"tabs.csv\"", field, "E0502", "line 1 separates its cells by `\\t`"),
-        ("text = \"open.csv\"", field, "E0502", "line 3 opens a quote"),
+        ("text = \"open.csv\", classes = [\"land\", \"sea\"]", field, "E0502", "line 3 opens a quote"),
         (
             "text = \"a.csv\", column = \"txt\"",
             field,
