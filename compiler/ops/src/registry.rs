@@ -35,13 +35,18 @@ impl Sample {
         inputs: Vec<SampleInput>,
         build: impl Fn(&mut Graph, &[Id]) -> Result<Id, OpError> + Send + Sync + 'static,
     ) -> Self {
-        Sample { label, inputs, build: Arc::new(build), differentiable: true }
+        Sample { label, inputs, build: Arc::new(build), differentiable: true, calls: None }
     }
 
     /// The same without a check of the gradient: it has none.
     pub fn flat(mut self) -> Self {
         self.differentiable = false;
         self
+    }
+
+    /// The same of a call of a family alone.
+    fn calling(self, name: &'static str) -> Self {
+        Sample { calls: Some(name), ..self }
     }
 
     /// A sample that writes a family's name with pieces (by name: dims, dims behind the arrow, dim behind `by`), groups and
@@ -70,6 +75,7 @@ impl Sample {
             let args = x.iter().map(|i| Value::Tensor(*i)).collect();
             called(g, name, OpCall { groups, options: options.to_vec(), ..OpCall::of(args, DType::F64) })
         })
+        .calling(name)
     }
 
     /// A sample that writes a family's name over dims (by name) of its operands.
@@ -84,6 +90,7 @@ impl Sample {
             let args = x.iter().map(|i| Value::Tensor(*i)).collect();
             called(g, name, OpCall::of(args, DType::F64).over(&dims))
         })
+        .calling(name)
     }
 }
 

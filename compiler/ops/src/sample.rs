@@ -36,6 +36,8 @@ pub struct Sample {
     pub build: SampleBuild,
     /// Whether its gradient is checked against differences.
     pub differentiable: bool,
+    /// The family of which the value under test is a call, and nothing more.
+    pub calls: Option<&'static str>,
 }
 
 /// A float operand drawn from -2..2.

@@ -137,6 +137,76 @@ fn unsafe_fixes_are_applied_where_they_are_asked_for() {
     assert_eq!(at.text("m.mw"), RIGHT);
 }
 
+/// Spellings of newcomers: each has a fix, or several in turn, after which the model compiles and says what was meant.
+#[test]
+fn what_a_newcomer_writes_can_be_fixed() {
+    let model = |head: &str, body: &str| {
+        format!(
+            "{head}\nmodel m {{\n    input x[batch, wide]: float\n    param w[wide] = normal(0, 1)\n{body}\n}}\n"
+        )
+    };
+    let head = "dim batch = 4, wide = 3\nconst lr = 0.1";
+    let bodies = [
+        ("    output y = sum[wide] x", "sum[wide](x)"),
+        ("    output y = sum[wide] x * w", "sum[wide](x * w)"),
+        ("    output y = sum[wide](relu x * w)", "sum[wide](relu(x) * w)"),
+        ("    output y = relu x", "relu(x)"),
+        ("    output y = 1 - relu x[wide = 1] / 2", "1 - relu(x[wide = 1]) / 2"),
+        ("    output y = relu 2", "relu(2)"),
+        ("    output y = x[1]", "x[batch = 1]"),
+        ("    output y = x[:, 2]", "x[wide = 2]"),
+        ("    output y = x[0, 2]", "x[batch = 0, wide = 2]"),
+        ("    output y = x[:]", "output y = x\n"),
+        ("    let h: float = relu(x)\n    output y = h", "let h = relu(x)"),
+        ("    let h := relu(x)\n    output y = h", "let h = relu(x)"),
+        ("    param v[wide]: normal(0, 1)\n    output y = x * v", "param v[wide] = normal(0, 1)"),
+        ("    input z[batch] float\n    output y = x * z", "input z[batch]: float"),
+    ];
+    let heads = [
+        ("dim batch: 4, wide = 3", "dim batch = 4, wide = 3"),
+        ("dim batch: 4, wide: 3", "dim batch = 4, wide = 3"),
+        ("dim batch := 4, wide = 3", "dim batch = 4, wide = 3"),
+        ("dim batch 4, wide 3", "dim batch = 4, wide = 3"),
+        ("dim batch = 4, wide = 3\nconst lr: 0.1", "const lr = 0.1"),
+        ("dim batch = 4, wide = 3\nconst lr: float = 0.1", "const lr = 0.1"),
+    ];
+    let all = bodies.iter().map(|(body, right)| (model(head, body), right));
+    let all = all.chain(heads.iter().map(|(head, right)| (model(head, "    output y = x * w"), right)));
+    for (text, right) in all {
+        let at = Place::new("fix-newcomer", &text, LAYOUT);
+        let (code, out, err) = at.check(&["m.mw"]);
+        assert!(code == 1 && err.contains("error[E0101]") && err.contains("help: "), "{text}{out}{err}");
+        for _ in 0..2 {
+            at.check(&["m.mw", "--fix", "--unsafe-fixes"]);
+        }
+        let (code, _, err) = at.check(&["m.mw"]);
+        assert_eq!(code, 0, "{}{err}", at.text("m.mw"));
+        assert!(at.text("m.mw").contains(right), "{}", at.text("m.mw"));
+    }
+    // Layers, and settings of `train`.
+    let layer = "layer twice(v: float) { return 2 * v }\n";
+    let text = format!(
+        "{}train m {{ minimize: l optimizer = adam(lr: 0.1) }}\n",
+        model(head, "    loss l = mean[batch, wide](twice(x) * w)")
+    );
+    let at = Place::new("fix-newcomer", &text.replacen("model", &format!("{layer}model"), 1), LAYOUT);
+    for _ in 0..4 {
+        at.check(&["m.mw", "--fix", "--unsafe-fixes"]);
+    }
+    let (code, _, err) = at.check(&["m.mw"]);
+    assert_eq!(code, 0, "{}{err}", at.text("m.mw"));
+    // Where it is not known what is meant, it is said how such a thing is written.
+    for (body, help) in [
+        ("    output y = x w", "as in `x * w`"),
+        ("    let h = x * w\n    output y = h[1]", "`h[d = 1]` is position 1 along the dim `d`"),
+        ("    output y = sum[1](x)", "`sum[d](x)` is along the dim `d`"),
+    ] {
+        let at = Place::new("fix-newcomer", &model(head, body), LAYOUT);
+        let (code, _, err) = at.check(&["m.mw"]);
+        assert!(code == 1 && err.contains("error[E0101]") && err.contains(help), "{body}{err}");
+    }
+}
+
 #[test]
 fn a_diff_writes_nothing() {
     let wrong = RIGHT.replace("sum[hidden]", "sum[hiden]");

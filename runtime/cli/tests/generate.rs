@@ -187,6 +187,13 @@ fn a_beam_search_finds_the_most_probable_texts_on_any_layout() {
         run_in(&at, &["generate", "a", "--prompt", "a king", "--beams", "4", "--max-tokens", "5"]);
     assert!(code == 0 && out.starts_with("a king") && out.lines().count() == 1, "{out}{err}");
     let greedy = texts(&at, &[&PROMPTS[..], &["--max-tokens", "3"]].concat());
+    // What would choose among several tokens says so where it does not.
+    let idle = ["generate", "a", "--prompt", "a king", "--max-tokens", "3", "--top-k", "4"];
+    let (code, _, err) = run_in(&at, &idle);
+    let note = "note: `--top-k 4` changes nothing here: at temperature 0";
+    assert!(code == 0 && err.contains(note) && err.contains("`--temperature 1` draws"), "{err}");
+    let (code, _, err) = run_in(&at, &[&idle[..], &["--temperature", "1"]].concat());
+    assert!(code == 0 && !err.contains("changes nothing"), "{err}");
     let narrow = texts(&at, &[&PROMPTS[..], &["--max-tokens", "3", "--beams", "1"]].concat());
     assert_eq!(tokens(&greedy), tokens(&narrow));
     for (more, code, text) in [

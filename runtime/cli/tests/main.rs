@@ -14,6 +14,7 @@ mod devices;
 mod estimate;
 mod fix;
 mod fmt;
+mod folders;
 mod foresight;
 mod generate;
 mod help_examples;

@@ -73,6 +73,22 @@ pub struct PolicySettings {
 }
 
 impl PolicySettings {
+    /// Each option that differs in `now`, with its value here and there.
+    pub(crate) fn changed_to(&self, now: &PolicySettings) -> Vec<(String, String, String)> {
+        let table = |of: &PolicySettings| toml::Table::try_from(of).unwrap_or_default();
+        let (was, is) = (table(self), table(now));
+        let mut names: Vec<&String> = was.keys().chain(is.keys()).collect();
+        names.sort_unstable();
+        names.dedup();
+        let shown = |of: &toml::Table, name: &str| match of.get(name) {
+            None => "the default".to_string(),
+            Some(toml::Value::String(text)) => text.clone(),
+            Some(other) => other.to_string(),
+        };
+        let changed = names.into_iter().filter(|name| was.get(*name) != is.get(*name));
+        changed.map(|name| (name.replace('_', "-"), shown(&was, name), shown(&is, name))).collect()
+    }
+
     /// These, and what they leave open as `other` has it.
     pub fn or(self, other: &PolicySettings) -> PolicySettings {
         let list =

@@ -7,9 +7,11 @@
 
 use crate::RunCosts;
 use crate::checkpoint::Store;
-use crate::logs::EventSink;
+use crate::half_made::HalfMade;
+use crate::logs::{EventSink, TENSORBOARD};
 use crate::metrics_log::{LogLines, MetricsLog, Stands, cut_back};
-use crate::run_error::{refused, unusable};
+use crate::parsed;
+use crate::run_error::{damaged, refused, unusable, unwritten};
 use meshwright_diag::{Diagnostic, codes};
 use meshwright_files::Checked;
 use meshwright_files::durable::{TEMP, remove_leftovers, write_durably};
@@ -41,6 +43,8 @@ const BESIDE: [&str; 4] =
 #[derive(Debug)]
 pub struct RunDir {
     folder: Folder,
+    /// A new run that has no settings yet. It is removed before the lock is released.
+    half_made: Option<HalfMade>,
     /// Held as long as this lives; the system releases it when the process ends, however it ends.
     _lock: File,
 }
@@ -80,16 +84,20 @@ impl RunDir {
         Ok(())
     }
 
-    /// Makes the folder of a new run. It holds a run once [`RunDir::write_settings`] has been called.
+    /// Makes the folder of a new run. It holds a run once [`RunDir::write_settings`] has been called; when it is dropped before,
+    /// what it has made is removed.
     ///
     /// # Errors
     ///
     /// Those of [`RunDir::vacant`]; E0510 too where another process is at work in it, E0511 where it cannot be made.
     pub fn create(path: &Path) -> Checked<RunDir> {
         Self::vacant(path)?;
-        let dir = Self::open(path)?;
+        let mut half_made = HalfMade::before(path, makes);
+        let mut dir = Self::open(path)?;
         // Another process may have made a run there in between.
         Self::vacant(path)?;
+        half_made.fill(LOCK);
+        dir.half_made = Some(half_made);
         Ok(dir)
     }
 
@@ -111,14 +119,13 @@ impl RunDir {
         if path.exists() && !path.is_dir() {
             return Err(refused(path, codes::E0510, "it is not a folder"));
         }
-        let unusable = |e: io::Error| refused(path, codes::E0511, &e.to_string());
-        let folder = Folder::at(path).create().map_err(unusable)?;
+        let folder = Folder::at(path).create().map_err(|e| unwritten(path, &e))?;
         let lock = folder.file(LOCK, OFlags::WRONLY | OFlags::CREATE);
-        let lock = lock.map_err(|e| crate::run_error::unusable(&path.join(LOCK), &e))?;
+        let lock = lock.map_err(|e| unwritten(&path.join(LOCK), &e))?;
         match lock.try_lock() {
-            Ok(()) => Ok(RunDir { folder, _lock: lock }),
+            Ok(()) => Ok(RunDir { folder, half_made: None, _lock: lock }),
             Err(TryLockError::WouldBlock) => Err(refused(path, codes::E0510, "another process trains in it")),
-            Err(TryLockError::Error(e)) => Err(unusable(e)),
+            Err(TryLockError::Error(e)) => Err(refused(path, codes::E0511, &e.to_string())),
         }
     }
 
@@ -143,7 +150,11 @@ impl RunDir {
     /// E0511.
     pub fn write_settings<S: Serialize>(&self, settings: &S) -> Checked<()> {
         let text = toml::to_string(settings).map_err(|e| self.failed(SETTINGS, &e))?;
-        self.write(SETTINGS, &text)
+        self.write(SETTINGS, &text)?;
+        if let Some(new) = &self.half_made {
+            new.commit();
+        }
+        Ok(())
     }
 
     /// Writes copies of the texts that the run was made from: the model's file, those it uses, and the layout.
@@ -197,7 +208,8 @@ impl RunDir {
     }
 
     fn write(&self, name: &str, text: &str) -> Checked<()> {
-        write_durably(&self.folder, name, &[text.as_bytes()]).map_err(|e| self.failed(name, &e))
+        write_durably(&self.folder, name, &[text.as_bytes()])
+            .map_err(|e| unwritten(&self.path().join(name), &e))
     }
 
     /// The contents of `metrics.jsonl`.
@@ -222,14 +234,15 @@ impl RunDir {
         let mut note = None;
         if !bad.is_empty() {
             let lines = bad.split(|b| *b == b'\n').count() - 1;
-            self.append(ASIDE, &bad).map_err(|e| self.failed(ASIDE, &e))?;
+            self.append(ASIDE, &bad)?;
             note = Some(format!(
                 "`{METRICS}` has {lines} damaged line{}: set aside in `{ASIDE}`",
                 if lines == 1 { "" } else { "s" }
             ));
         }
         if kept != text {
-            write_durably(&self.folder, METRICS, &[&kept]).map_err(|e| self.failed(METRICS, &e))?;
+            write_durably(&self.folder, METRICS, &[&kept])
+                .map_err(|e| unwritten(&self.path().join(METRICS), &e))?;
         }
         let log = MetricsLog::open(&self.folder, METRICS, &kept, sinks(&kept)?)?;
         Ok((log, note))
@@ -243,11 +256,15 @@ impl RunDir {
     /// E0511.
     pub fn remember<E: Serialize>(&self, event: &E) -> Checked<()> {
         let line = serde_json::to_string(event).map_err(|e| self.failed(HISTORY, &e))?;
-        self.append(HISTORY, format!("{line}\n").as_bytes()).map_err(|e| self.failed(HISTORY, &e))
+        self.append(HISTORY, format!("{line}\n").as_bytes())
     }
 
     /// Appends lines to a file, durably.
-    fn append(&self, name: &str, lines: &[u8]) -> io::Result<()> {
+    fn append(&self, name: &str, lines: &[u8]) -> Checked<()> {
+        self.appended(name, lines).map_err(|e| unwritten(&self.path().join(name), &e))
+    }
+
+    fn appended(&self, name: &str, lines: &[u8]) -> io::Result<()> {
         let mut file = self.folder.file(name, OFlags::RDWR | OFlags::CREATE | OFlags::APPEND)?;
         let mut last = [b'\n'];
         if file.metadata()?.len() > 0 {
@@ -322,7 +339,9 @@ pub fn read_history(run: &Path) -> Checked<Vec<u8>> {
 /// E0511.
 pub fn read_costs(run: &Path) -> Checked<Option<RunCosts>> {
     let text = read_if_there(run, COSTS)?;
-    text.map(|t| serde_json::from_slice(&t).map_err(|e| unusable(&run.join(COSTS), &e))).transpose()
+    let help = "remove the file: the costs of a step are lost, and nothing else of the run";
+    let costs = |t: Vec<u8>| parsed::json(&t).map_err(|why| damaged(&run.join(COSTS), &why, help));
+    text.map(costs).transpose()
 }
 
 fn read_if_there(run: &Path, name: &str) -> Checked<Option<Vec<u8>>> {
@@ -390,6 +409,11 @@ pub fn writes(name: &str) -> bool {
     own.contains(&name) || BESIDE.contains(&name) || name.starts_with(TEMP) || used().is_some()
 }
 
+/// Whether a run makes an entry of that name in its folder: a file, or a folder.
+fn makes(name: &str) -> bool {
+    writes(name) || [CHECKPOINTS, TENSORBOARD].contains(&name)
+}
+
 /// Position of a run's file in its removal: as long as the settings are there the folder holds a run, and as long as
 /// the lock is, no other process begins one.
 pub fn removal_order(name: &str) -> u8 {
@@ -404,6 +428,16 @@ fn used_name(n: usize) -> String {
     format!("used-{n}.mw")
 }
 
+/// The settings of a run are damaged.
+pub fn unusable_settings(run: &Path, why: &dyn std::fmt::Display) -> Box<Diagnostic> {
+    let init = format!(
+        "begin another run with its newest checkpoint: `meshwright train MODEL --init {}`",
+        run.display()
+    );
+    let help = "correct it there, or put a copy of the file in its place";
+    Box::new(damaged(&run.join(SETTINGS), why, help).help(init))
+}
+
 /// Reads the resolved settings of a run.
 ///
 /// # Errors
@@ -412,7 +446,7 @@ fn used_name(n: usize) -> String {
 pub fn read_settings<S: DeserializeOwned>(run: &Path) -> Checked<S> {
     let path = run.join(SETTINGS);
     let text = read_text(&Folder::at(run), SETTINGS).map_err(|e| unusable(&path, &e))?;
-    toml::from_str(&text).map_err(|e| unusable(&path, &e.message()))
+    parsed::toml(&text).map_err(|why| unusable_settings(run, &why))
 }
 
 fn read_text(folder: &Folder, name: &str) -> io::Result<String> {
@@ -458,6 +492,37 @@ mod tests {
         let file = parent.path().join("file");
         std::fs::write(&file, "").unwrap();
         assert_eq!(RunDir::create(&file).unwrap_err().code.id, "E0510");
+    }
+
+    #[test]
+    fn a_start_that_fails_leaves_nothing_behind() {
+        let parent = tempfile::tempdir().unwrap();
+        let names = |at: &Path| {
+            let all = Folder::at(at).entries().unwrap().into_iter().map(|e| e.name.into_string().unwrap());
+            all.collect::<Vec<_>>()
+        };
+        // A folder has the name of the file that is written: the write fails.
+        let fails = |path: &Path| {
+            let run = RunDir::create(path).unwrap();
+            run.write_texts("model", &["used"], None).unwrap();
+            run.checkpoints().unwrap();
+            std::fs::create_dir(path.join(".tmp-plan.json")).unwrap();
+            let error = run.write_plan("{}").unwrap_err();
+            assert!(error.message.contains("plan.json` cannot be written"), "{}", error.message);
+            // Of somebody else, meanwhile.
+            std::fs::write(parent.path().join("mine/notes.txt"), "").unwrap();
+        };
+        let mine = parent.path().join("mine");
+        std::fs::create_dir(&mine).unwrap();
+        std::fs::write(mine.join("used-1.mw"), "").unwrap();
+        fails(&mine.join("runs/a"));
+        assert_eq!(names(&mine), ["notes.txt", "used-1.mw"]);
+        fails(&mine);
+        assert_eq!(names(&mine), ["notes.txt", "used-1.mw"]);
+        // One that has settings stays.
+        let whole = mine.join("runs/b");
+        RunDir::create(&whole).unwrap().write_settings(&Settings { seed: 3, layout: String::new() }).unwrap();
+        assert_eq!(names(&whole), ["run.lock", "run.toml"]);
     }
 
     #[test]

@@ -59,6 +59,9 @@ pub struct RunSettings {
     pub mesh: String,
     /// The layout's rules.
     pub layout: Vec<String>,
+    /// Its other lines but the mesh, such as `microbatches 8`; none in runs of earlier versions.
+    #[serde(default)]
+    pub layout_settings: Option<Vec<String>>,
     /// The file of the layout, `--layout` where the rules stood on the command line; none without a layout.
     #[serde(default)]
     pub layout_file: Option<String>,
@@ -167,6 +170,11 @@ impl RunSettings {
         self
     }
 
+    /// The lines of its layout but the mesh: rules, then settings.
+    pub fn layout_lines(&self) -> Vec<String> {
+        self.layout.iter().chain(self.layout_settings.iter().flatten()).cloned().collect()
+    }
+
     /// Folder of its data: the one in which it was found, or the value of `--data`.
     pub fn data_place(&self) -> Option<String> {
         let folder = self.data_folder.as_ref().map(|f| f.display().to_string());
@@ -180,7 +188,7 @@ impl RunSettings {
             ("the model".into(), self.model.clone()),
             ("the precision".into(), self.precision.clone()),
             ("the mesh".into(), self.mesh.clone()),
-            ("the layout".into(), format!("`{}`", self.layout.join("; "))),
+            ("the layout".into(), format!("`{}`", self.layout_lines().join("; "))),
             ("the transport".into(), self.transport.clone()),
             ("`--deterministic`".into(), self.deterministic.to_string()),
             ("`--timeout`".into(), option(self.timeout.map(|t| t.to_string()))),
@@ -266,7 +274,12 @@ impl RunSettings {
     /// Allowed changes, a line for each.
     fn changed_to(&self, now: &RunSettings) -> Vec<String> {
         let preset = |s: &RunSettings| s.preset.clone().unwrap_or_else(|| "none".into());
-        let list = |l: &[String]| if l.is_empty() { "no rules".into() } else { l.join("; ") };
+        // Of a run of an earlier version the rules alone are known.
+        let whole = self.layout_settings.is_some() && now.layout_settings.is_some();
+        let layout = |s: &RunSettings| {
+            let lines = if whole { s.layout_lines() } else { s.layout.clone() };
+            if lines.is_empty() { "no rules".to_string() } else { lines.join("; ") }
+        };
         // Runs of earlier versions have it as reports print it.
         let mesh = |m: &str| match m {
             "" => "one device".to_string(),
@@ -278,6 +291,8 @@ impl RunSettings {
             "" => "cpu".to_string(),
             other => other.to_string(),
         };
+        let or_default = |given: &Option<String>| given.clone().unwrap_or_else(|| "the default".into());
+        let timeout = |s: &RunSettings| or_default(&s.timeout.map(|t| format!("{t} s")));
         let transport = |s: &RunSettings| match s.transport.as_str() {
             "" => "threads".to_string(),
             other => other.to_string(),
@@ -287,14 +302,19 @@ impl RunSettings {
             ("device", device(self), device(now)),
             ("deterministic", self.deterministic.to_string(), now.deterministic.to_string()),
             ("mesh", mesh(&self.mesh), mesh(&now.mesh)),
-            ("layout", list(&self.layout), list(&now.layout)),
+            ("layout", layout(self), layout(now)),
             ("cores", cores(self.cores), cores(now.cores)),
+            ("collectives", or_default(&self.collectives), or_default(&now.collectives)),
+            ("timeout", timeout(self), timeout(now)),
+            ("evaluation", self.eval.to_string(), now.eval.to_string()),
+            ("allow-nonfinite", self.allow_nonfinite.to_string(), now.allow_nonfinite.to_string()),
             ("precision", self.precision.clone(), now.precision.clone()),
             ("preset", preset(self), preset(now)),
             ("data", place(&self.data_place()), place(&now.data_place())),
         ];
         let changed = changes.into_iter().filter(|(_, was, is)| was != is);
         let changed = changed.map(|(what, was, is)| (what.to_string(), was, is));
+        let changed = changed.chain(self.policies.changed_to(&now.policies));
         let consts = now.consts.iter().filter_map(|(name, is)| {
             let was = self.consts.get(name);
             let differs = was.is_none_or(|was| was.to_bits() != is.to_bits());

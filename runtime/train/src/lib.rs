@@ -42,5 +42,6 @@ pub use stepping::batch_reader::BatchReader;
 pub use stepping::{OpenEvaluation, OpenPrediction, StepSession};
 pub use trace::TraceOptions;
 pub use training::policies::{monitor_of, policies_of, reports_of};
+pub use training::session::has_data;
 pub use training::trainer::train;
 pub use training::{Finished, Progress, TrainOptions};

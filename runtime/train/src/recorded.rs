@@ -12,7 +12,7 @@ use meshwright_files::Checked;
 use meshwright_plan::Arithmetic;
 use meshwright_runs::catalog::MODELS;
 use meshwright_runs::policies::PolicySettings;
-use meshwright_runs::run_dir::read_texts;
+use meshwright_runs::run_dir::{read_texts, unusable_settings};
 use meshwright_runs::settings::{COMMAND_LINE, RunSettings};
 use meshwright_sorted::SortedMap;
 use serde::{Deserialize, Serialize};
@@ -134,8 +134,9 @@ impl Recorded {
     fn precision(&self) -> Checked<Arithmetic> {
         let name = &self.settings.precision;
         Arithmetic::named(name).ok_or_else(|| {
-            let message = format!("`{}` cannot be used: its precision is `{name}`", self.run.display());
-            Box::new(Diagnostic::error(codes::E0511, message))
+            let all: Vec<String> = Arithmetic::ALL.iter().map(|a| format!("`{}`", a.name())).collect();
+            let why = format!("its `precision` is `{name}`, which is not one of {}", all.join(", "));
+            unusable_settings(&self.run, &why)
         })
     }
 
@@ -171,7 +172,8 @@ impl Recorded {
     pub fn overridden(&self, given: &ProjectOptions, data: Option<&str>) -> Vec<String> {
         let s = &self.settings;
         let none = |v: &Option<String>, none: &str| v.clone().unwrap_or_else(|| none.into());
-        let rules = if s.layout.is_empty() { "no rules".into() } else { s.layout.join("; ") };
+        let lines = s.layout_lines();
+        let rules = if lines.is_empty() { "no rules".into() } else { lines.join("; ") };
         let mesh = if s.mesh.is_empty() { "one device".into() } else { s.mesh.replace(" x ", ",") };
         let precision = given.precision.map(|p| p.name().to_string());
         let (preset, place) = (none(&s.preset, "none"), none(&s.data_place(), "the default place"));

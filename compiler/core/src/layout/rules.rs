@@ -70,6 +70,8 @@ pub struct Layout {
     pub mesh: Mesh,
     /// Rules in order.
     pub rules: Vec<Rule>,
+    /// The text of each line that is neither a mesh nor a rule, such as `microbatches 8`, in order.
+    pub settings: Vec<String>,
     /// Dims that may be gathered although no rule implies it.
     pub gathers: SortedSet<Dim>,
     /// Dims whose shards go around the devices where attention needs all of them, with the place in the layout.
@@ -127,6 +129,11 @@ impl Layout {
         self.second_names = names;
     }
 
+    /// The text of each line but the mesh: rules, then settings.
+    pub fn lines(&self) -> impl Iterator<Item = &str> {
+        self.rules.iter().map(|r| r.text.as_str()).chain(self.settings.iter().map(String::as_str))
+    }
+
     /// Whether any rule speaks of a path.
     pub fn has_paths(&self) -> bool {
         self.rules.iter().any(|r| r.scope.path.is_some())
@@ -181,6 +188,7 @@ pub fn layout(
             out.push(too_many(item.span));
             return (None, out);
         }
+        layout.settings.extend(item.kind.setting());
         match &item.kind {
             LayoutKind::Mesh(_) => {}
             LayoutKind::Rule(rule) => {

@@ -65,6 +65,32 @@ pub enum LayoutKind {
     ReduceWhen(ReduceWhen),
 }
 
+impl LayoutKind {
+    /// The text of a line that is neither a mesh nor a rule.
+    pub fn setting(&self) -> Option<String> {
+        let names = |all: &[Name]| all.iter().map(|n| n.text.as_str()).collect::<Vec<_>>().join(", ");
+        let paths = |all: &[PathGlob]| all.iter().map(|p| p.text.as_str()).collect::<Vec<_>>().join(", ");
+        Some(match self {
+            LayoutKind::Mesh(_) | LayoutKind::Rule(_) => return None,
+            LayoutKind::Gather(dims) => format!("gather {}", names(dims)),
+            LayoutKind::Ring(dims) => format!("ring {}", names(dims)),
+            LayoutKind::Order { dim, axes } => format!("order {} zigzag {}", dim.text, names(axes)),
+            LayoutKind::Microbatches { count, .. } => format!("microbatches {count}"),
+            LayoutKind::Schedule(name) => format!("schedule {}", name.text),
+            LayoutKind::Chunks { count, .. } => format!("chunks {count}"),
+            LayoutKind::Stages(counts) => {
+                let counts: Vec<String> = counts.iter().map(|(n, _)| n.to_string()).collect();
+                format!("stages {}", counts.join(", "))
+            }
+            LayoutKind::Recompute(globs) => format!("recompute {}", paths(globs)),
+            LayoutKind::KeepParams(globs) if globs.is_empty() => "keep params".into(),
+            LayoutKind::KeepParams(globs) => format!("keep params {}", paths(globs)),
+            LayoutKind::ReduceGrads => "reduce grads in bf16".into(),
+            LayoutKind::ReduceWhen(when) => format!("reduce grads {}", when.words()),
+        })
+    }
+}
+
 /// When gradients are reduced that a rule splits, in a step that takes its batch in parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReduceWhen {

@@ -4,6 +4,7 @@
 //! `name =` that begins a line, or the end of the block, so that independent mistakes are all reported.
 
 mod expr;
+mod familiar;
 mod grammar;
 mod items;
 mod keyword_repair;
@@ -107,6 +108,7 @@ impl Parser<'_> {
         }
         let end = "the end of the file";
         let d = report::unexpected(self.file, self.text, &self.scan, index, expected, end, WordPlace::Sign);
+        let d = self.with_spelling(d, index, expected);
         self.diagnostics.push(self.with_context(d, index));
     }
 

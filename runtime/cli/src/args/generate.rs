@@ -69,6 +69,17 @@ pub(crate) struct GenerateArgs {
 }
 
 impl GenerateArgs {
+    /// The options that change nothing, since the most probable token is always taken.
+    pub(crate) fn idle(&self) -> Vec<String> {
+        if self.temperature > 0.0 || self.beams.is_some() {
+            return Vec::new();
+        }
+        let top_k = self.top_k.map(|k| format!("--top-k {k}"));
+        let top_p = self.top_p.map(|p| format!("--top-p {p}"));
+        let seed = (self.seed != 0).then(|| format!("--seed {}", self.seed));
+        top_k.into_iter().chain(top_p).chain(seed).collect()
+    }
+
     /// The beam search that is asked for.
     pub(crate) fn search(&self) -> Option<BeamSearch> {
         let (width, results) = (usize::from(self.beams?), usize::from(self.num_results));

@@ -9,6 +9,7 @@ use crate::output::text::{counted, seconds};
 use crate::stop::Stop;
 use meshwright_diag::render::printable;
 use meshwright_diag::{Diagnostic, Sources, codes};
+use meshwright_files::text::listed;
 use meshwright_files::text_file::text_of_at_most;
 use meshwright_runs::run_dir::tokenizer_in;
 use meshwright_train::{BeamSearch, GenerateOptions, Generated, GeneratedText, Sampling, TextEnd, generate};
@@ -19,6 +20,15 @@ pub(crate) fn run(args: &GenerateArgs, console: &mut Console) -> Result<(), Stop
     let few = args.search().filter(|s| s.results > s.width).map(too_many);
     let prompts =
         few.map_or_else(|| prompts(args), Err).map_err(|d| console.failed((*d).into(), &Sources::new()))?;
+    let idle = args.idle();
+    if !idle.is_empty() {
+        let words: Vec<&str> = idle.iter().map(String::as_str).collect();
+        console.note(&format!(
+            "{} {} nothing here: at temperature 0 the most probable token is always taken; `--temperature 1` draws",
+            listed(&words),
+            if words.len() == 1 { "changes" } else { "change" }
+        ));
+    }
     let split = args.what.split.as_deref().unwrap_or("test");
     let (OfRun { project, sources, .. }, eval) = eval::load(&args.what, split, console)?;
     // What was imported has a tokenizer of its own; data that is named has another.

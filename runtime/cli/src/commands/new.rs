@@ -7,7 +7,7 @@ use crate::stop::Stop;
 use crate::templates::{TEMPLATES, Template};
 use meshwright_diag::{Diagnostic, Sources, codes};
 use meshwright_train::{Project, ProjectOptions};
-use std::io::{BufRead, IsTerminal, stderr, stdin};
+use std::io::{BufRead, ErrorKind, IsTerminal, stderr, stdin};
 use std::path::{Path, PathBuf};
 
 /// Runs the command.
@@ -36,7 +36,13 @@ pub(crate) fn run(args: &NewArgs, console: &mut Console) -> Result<(), Stop> {
         Ok(()) => {}
         Err((path, e)) => {
             let found = Diagnostic::error(codes::E0524, format!("cannot write `{}`: {e}", path.display()))
-                .help("choose a folder that is not there yet");
+                .help(match e.kind() {
+                    ErrorKind::AlreadyExists => "choose a folder that is not there yet",
+                    ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
+                        "make room there, or choose another folder"
+                    }
+                    _ => "choose a folder that can be made and written to",
+                });
             console.diagnostics(&[found], &Sources::new());
             return Err(Stop::Diagnosed);
         }
@@ -82,7 +88,7 @@ fn mistake(file: &str, text: &str) -> Option<String> {
     found.diagnostics.into_iter().find(Diagnostic::is_error).map(|d| d.message)
 }
 
-/// Writes the files of a folder, which must not be there yet.
+/// Writes the files of a folder, which must not be there yet: all of them, or none.
 fn write(folder: &Path, files: &[(String, Vec<u8>)]) -> Result<(), (PathBuf, std::io::Error)> {
     let at = |path: &Path| {
         let path = path.to_path_buf();
@@ -92,6 +98,17 @@ fn write(folder: &Path, files: &[(String, Vec<u8>)]) -> Result<(), (PathBuf, std
         std::fs::create_dir_all(parent).map_err(at(parent))?;
     }
     std::fs::create_dir(folder).map_err(at(folder))?;
+    fill(folder, files).inspect_err(|_| {
+        // What cannot be removed either stays; the first error is the one to report.
+        let _left = std::fs::remove_dir_all(folder);
+    })
+}
+
+fn fill(folder: &Path, files: &[(String, Vec<u8>)]) -> Result<(), (PathBuf, std::io::Error)> {
+    let at = |path: &Path| {
+        let path = path.to_path_buf();
+        move |e| (path, e)
+    };
     for (name, bytes) in files {
         let path = folder.join(name);
         if let Some(below) = path.parent() {

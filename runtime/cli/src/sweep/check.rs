@@ -1,4 +1,4 @@
-//! Compiles all combinations before one of them runs: what cannot run is known then.
+//! Compiles all combinations before one of them runs, and looks at their data: what cannot run is known then.
 
 use super::combination::Combination;
 use meshwright_core::training_step;
@@ -12,7 +12,7 @@ use std::rc::Rc;
 pub(crate) enum Verdict {
     /// It can run.
     Runs(Runnable),
-    /// It does not compile.
+    /// It does not compile, or its data does not fit.
     Rejected(Rejected),
 }
 
@@ -27,6 +27,8 @@ pub(crate) struct Runnable {
     pub(crate) bytes: u64,
     /// The rules of the layout.
     pub(crate) rules: Vec<String>,
+    /// Its other lines but the mesh.
+    pub(crate) settings: Vec<String>,
     /// The type that it computes in.
     pub(crate) precision: String,
     /// The metrics of the model.
@@ -35,7 +37,7 @@ pub(crate) struct Runnable {
     pub(crate) measured: Vec<String>,
 }
 
-/// Why a combination does not compile.
+/// Why a combination cannot run.
 #[derive(Clone)]
 pub(crate) struct Rejected {
     pub(crate) found: Vec<Diagnostic>,
@@ -54,9 +56,13 @@ impl Rejected {
 /// not, it fails when it runs.
 const MOST_COMPILED: usize = 200;
 
+/// Says what is wrong with the data of a project.
+pub(crate) type DataCheck<'a> = &'a dyn Fn(&Project) -> Vec<Diagnostic>;
+
 /// Compiles training and evaluation of each; what differs in its seed alone is compiled once, and the text is read once for each
-/// choice of sizes and consts.
-pub(crate) fn check(all: &[Combination], given: &ProjectOptions) -> Vec<Verdict> {
+/// choice of sizes and consts. The data is looked at once for each choice of sizes.
+pub(crate) fn check(all: &[Combination], given: &ProjectOptions, data: DataCheck<'_>) -> Vec<Verdict> {
+    let mut sizes: SortedMap<String, Vec<Diagnostic>> = SortedMap::new();
     let mut out: Vec<Verdict> = Vec::new();
     let mut known: SortedMap<String, usize> = SortedMap::new();
     let mut loaded: SortedMap<String, Result<(Project, Sources), Rejected>> = SortedMap::new();
@@ -76,7 +82,16 @@ pub(crate) fn check(all: &[Combination], given: &ProjectOptions) -> Vec<Verdict>
         known.insert(name, out.len());
         let alone = c.on_one_device();
         let read = loaded.entry(Combination { seed: 0, ..alone.clone() }.name());
-        out.push(match read.or_insert_with(|| load(&alone.options(given))) {
+        let load = || {
+            let (project, sources) = load(&alone.options(given))?;
+            let dims = &project.program.graph.dims;
+            let key = format!("{:?}", dims.iter().map(|(d, name)| (name, dims.size(d))).collect::<Vec<_>>());
+            match sizes.entry(key).or_insert_with(|| data(&project)).clone() {
+                found if found.is_empty() => Ok((project, sources)),
+                found => Err(Rejected { found, sources: Rc::new(sources) }),
+            }
+        };
+        out.push(match read.or_insert_with(load) {
             Ok((project, sources)) => compiled(project, sources, &c.options(given)),
             Err(bad) => Verdict::Rejected(bad.clone()),
         });
@@ -126,6 +141,7 @@ fn compiled(project: &Project, sources: &Sources, options: &ProjectOptions) -> V
         devices: mesh.devices(),
         bytes: peak.saturating_mul(mesh.devices() as u64),
         rules: rules.iter().map(|r| r.text.clone()).collect(),
+        settings: placed.layout.settings.clone(),
         precision: placed.program.float.name().into(),
         measured: std::iter::once("loss".into()).chain(losses).chain(metrics.clone()).collect(),
         metrics,

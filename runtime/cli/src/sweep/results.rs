@@ -7,7 +7,7 @@ use meshwright_files::Checked;
 use meshwright_files::folder::Folder;
 use meshwright_files::folder::holds_run;
 use meshwright_report::results::RunRow;
-use meshwright_runs::{RunState, RunSummary, read_all};
+use meshwright_runs::{RunState, RunSummary, parsed, read_all};
 use meshwright_sorted::SortedMap;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ const PROBLEMS: &str = "problems.json";
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "state", content = "error")]
 pub(crate) enum Problem {
-    /// It does not compile.
+    /// It does not compile, or its data does not fit.
     Skipped(String),
     /// Its process failed.
     Failed(String),
@@ -39,7 +39,10 @@ impl Problems {
     pub(crate) fn read(dir: &Path) -> Checked<Problems> {
         let path = dir.join(PROBLEMS);
         match Folder::at(dir).read(PROBLEMS) {
-            Ok(text) => serde_json::from_slice(&text).map_err(|e| unusable(&path, &e)),
+            Ok(text) => parsed::json(&text).map_err(|why| {
+                let help = "remove the file: it only says why runs are not there, and the sweep finds that out again";
+                Box::new(unusable(&path, &why).help(help))
+            }),
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(Problems::default()),
             Err(e) => Err(unusable(&path, &e)),
         }

@@ -7,7 +7,7 @@ use crate::refusal::wrong;
 use clap::ValueEnum;
 use meshwright_files::Checked;
 use meshwright_files::text_file::text_of_at_most;
-use meshwright_runs::RunLength;
+use meshwright_runs::{RunLength, parsed};
 use meshwright_sorted::SortedMap;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -156,8 +156,11 @@ impl SweepSpec {
             Box::new(wrong(format!("the sweep `{at}` cannot be read: {why}")))
         };
         let text = text_of_at_most(path, MOST_BYTES).map_err(unreadable)?;
-        let spec: SweepSpec =
-            toml::from_str(&text).map_err(|e| unreadable(e.to_string().trim_end().into()))?;
+        let spec: SweepSpec = parsed::toml(&text).map_err(|why| {
+            let help = "correct it there, or remove the file and start the sweep again with `--run` of its folder: \
+                        runs that are done stay";
+            Box::new(unreadable(why).help(help))
+        })?;
         spec.checked(&format!("the sweep `{}`", path.display()))
     }
 

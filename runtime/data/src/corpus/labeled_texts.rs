@@ -3,6 +3,8 @@
 use super::documents::{DocumentRule, TextFiles, is_json_lines};
 use super::failed;
 use crate::Bytes;
+use crate::readers::table_fault::{Unread, bad_row, other_separator};
+use meshwright_diag::Diagnostic;
 use meshwright_files::Checked;
 use meshwright_files::text::listed;
 use std::io::Read;
@@ -62,12 +64,19 @@ impl TextFiles {
     fn rows(&self, path: &Path, rule: Option<&LabelRule>, out: &mut LabeledTexts) -> Checked<()> {
         let bytes = Bytes::open(path).map_err(|why| failed(path, why))?;
         let mut table = csv::ReaderBuilder::new().from_reader(bytes);
-        let header: Vec<String> =
-            table.headers().map_err(|e| failed(path, e))?.iter().map(|h| h.trim().to_string()).collect();
+        let mut row = csv::StringRecord::new();
+        let bad = |e: &csv::Error, row: &csv::StringRecord| unread(path, bad_row(e, row, path));
+        let header = table.headers().map_err(|e| bad(&e, &row))?;
+        let header: Vec<String> = header.iter().map(|h| h.trim().to_string()).collect();
+        let names: Vec<&str> = header.iter().map(String::as_str).collect();
+        if !names.contains(&self.field.as_str())
+            && let Some(other) = other_separator(&names, path, &mut table)
+        {
+            return Err(unread(path, other));
+        }
         let column = |name: &str, key: &str| {
             let at = header.iter().position(|h| h == name);
             at.ok_or_else(|| {
-                let names: Vec<&str> = header.iter().map(String::as_str).collect();
                 let d = *failed(path, format!("it has no column `{name}`"));
                 Box::new(d.help(format!("it has {}: choose one with `{key}` of `tokens`", listed(&names))))
             })
@@ -75,8 +84,7 @@ impl TextFiles {
         let text = column(&self.field, "column")?;
         let second = self.second.as_ref().map(|name| column(name, "second")).transpose()?;
         let label = rule.map(|r| column(&r.field, "label")).transpose()?;
-        for row in table.records() {
-            let row = row.map_err(|e| failed(path, e))?;
+        while table.read_record(&mut row).map_err(|e| bad(&e, &row))? {
             let columns = [Some(text), second].into_iter().flatten();
             out.texts.extend(columns.map(|at| row.get(at).unwrap_or_default().to_string()));
             if let (Some(at), Some(rule)) = (label, rule) {
@@ -116,6 +124,11 @@ impl TextFiles {
         }
         Ok(())
     }
+}
+
+/// The error of a table that cannot be read.
+fn unread(path: &Path, Unread { why, help }: Unread) -> Box<Diagnostic> {
+    help.into_iter().fold(failed(path, why), |d, help| Box::new(d.help(help)))
 }
 
 impl LabelRule {

@@ -103,7 +103,10 @@ fn open(
     let files = pattern::files_of(patterns).map_err(|(file, why)| described.unreadable(file, &why))?;
     let open = |(named, path): (&FileRef, PathBuf)| {
         let file = FileRef { path, ..named.clone() };
-        let opened = formats::open(&file, decl).map_err(|why| described.unreadable(&file, &why))?;
+        let opened = formats::open(&file, decl).map_err(|unread| {
+            let d = described.unreadable(&file, &unread.why);
+            unread.help.into_iter().fold(d, |d, help| Box::new(d.help(help)))
+        })?;
         Ok((file, opened))
     };
     files.into_iter().map(open).collect()

@@ -1,36 +1,41 @@
 //! Columns of a CSV file with a header.
 
-use super::array::{Elem, Header, TensorFile, list};
+use super::array::{Elem, Header, TensorFile};
 use super::bytes::Bytes;
+use super::table_fault::{Unread, bad_row, no_column, open_quote};
 use crate::corpus::class_of;
+use crate::source::FileRef;
 use meshwright_plan::{DType, InputDecl};
 
 /// Reads the columns of these names, where `*` stands for any text; without names that of the input's own name. Cells may be
 /// names of `classes`. They are read whole: text has no places that a header could tell.
 pub(crate) fn open(
     bytes: Bytes,
-    (names, classes): (&[String], &[String]),
+    FileRef { path, parts: names, classes }: &FileRef,
     decl: &InputDecl,
-) -> Result<TensorFile, String> {
+) -> Result<TensorFile, Unread> {
     let mut table = csv::ReaderBuilder::new().trim(csv::Trim::All).from_reader(bytes);
-    let header: Vec<String> = table.headers().map_err(|e| described(&e))?.iter().map(String::from).collect();
+    let mut row = csv::StringRecord::new();
+    let header = table.headers().map_err(|e| bad_row(&e, &row, path))?;
+    let header: Vec<String> = header.iter().map(String::from).collect();
     let own = [decl.name.clone()];
-    let chosen = columns(&header, if names.is_empty() { &own } else { names })?;
+    let chosen = match columns(&header, if names.is_empty() { &own } else { names })? {
+        Chosen::All(chosen) => chosen,
+        Chosen::Lacks(name) => {
+            let header: Vec<&str> = header.iter().map(String::as_str).collect();
+            return Err(no_column(name, &header, path, table));
+        }
+    };
     let mut out = Vec::new();
     let mut rows = 0;
-    let mut row = csv::StringRecord::new();
-    while table.read_record(&mut row).map_err(|e| described(&e))? {
+    while table.read_record(&mut row).map_err(|e| bad_row(&e, &row, path))? {
         let line = row.position().map_or(0, csv::Position::line);
         for at in &chosen {
             let text = row.get(*at).unwrap_or_default();
-            let value = cell(text, classes, decl.dtype).map_err(|why| {
-                let name = &header[*at];
-                match text {
-                    "" => format!("line {line} has nothing in the column `{name}`"),
-                    _ => format!("line {line} has `{text}` in the column `{name}`, {why}"),
-                }
-            })?;
-            out.extend(value);
+            let value = cell(text, classes, decl.dtype);
+            out.extend(value.map_err(|why| {
+                open_quote(line, &row).unwrap_or_else(|| bad_cell((line, &header[*at]), text, &why))
+            })?);
         }
         rows += 1;
     }
@@ -38,6 +43,19 @@ pub(crate) fn open(
     let size = out.len();
     let elements = Bytes::memory(out).elements((0, size, 0), "its cells")?;
     Ok(TensorFile { header: Header::plain(elem(decl.dtype), shape), elements })
+}
+
+/// A cell that is none of the values of its input.
+fn bad_cell((line, column): (u64, &str), text: &str, why: &str) -> Unread {
+    let help = match text.contains(',') {
+        true => "write numbers with a point: `0.5`",
+        false => "correct it, or leave the line out",
+    };
+    let why = match text {
+        "" => format!("line {line} has nothing in the column `{column}`"),
+        _ => format!("line {line} has `{text}` in the column `{column}`, {why}"),
+    };
+    Unread::new(why, help)
 }
 
 /// The value of a cell; an error says why it has none.
@@ -51,8 +69,16 @@ fn cell(text: &str, classes: &[String], dtype: DType) -> Result<Vec<u8>, String>
     })
 }
 
+/// The columns of a table that are asked for.
+enum Chosen<'n> {
+    /// Their positions.
+    All(Vec<usize>),
+    /// The name that the table has no column of.
+    Lacks(&'n str),
+}
+
 /// Positions of the columns of these names, in the order asked for.
-fn columns(header: &[String], names: &[String]) -> Result<Vec<usize>, String> {
+fn columns<'n>(header: &[String], names: &'n [String]) -> Result<Chosen<'n>, String> {
     let all: Vec<&str> = header.iter().map(String::as_str).collect();
     let mut chosen = Vec::new();
     for name in names {
@@ -61,12 +87,12 @@ fn columns(header: &[String], names: &[String]) -> Result<Vec<usize>, String> {
         let before = chosen.len();
         chosen.extend((0..all.len()).filter(|i| all[*i] == name || pattern.matches(all[*i])));
         if chosen.len() == before {
-            return Err(format!("it has no column `{name}`; it has {}", list("columns", &all)));
+            return Ok(Chosen::Lacks(name));
         }
     }
     match chosen.iter().enumerate().find(|(i, c)| chosen[..*i].contains(c)) {
         Some((_, twice)) => Err(format!("its column `{}` is named twice", all[*twice])),
-        None => Ok(chosen),
+        None => Ok(Chosen::All(chosen)),
     }
 }
 
@@ -108,19 +134,4 @@ fn number(text: &str, dtype: DType) -> Option<Vec<u8>> {
         d if d.is_float() => text.parse::<f64>().ok()?.to_le_bytes().to_vec(),
         _ => text.parse::<i64>().ok()?.to_le_bytes().to_vec(),
     })
-}
-
-/// The message for an error of the CSV reader, with its line.
-fn described(e: &csv::Error) -> String {
-    match e.kind() {
-        csv::ErrorKind::UnequalLengths { pos, expected_len, len } => {
-            let line = pos.as_ref().map_or(0, csv::Position::line);
-            let cells = if *len == 1 { "cell" } else { "cells" };
-            format!("line {line} has {len} {cells}, the header {expected_len}")
-        }
-        csv::ErrorKind::Utf8 { pos, .. } => {
-            format!("line {} is not text", pos.as_ref().map_or(0, csv::Position::line))
-        }
-        _ => e.to_string(),
-    }
 }

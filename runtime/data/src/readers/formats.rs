@@ -2,6 +2,7 @@
 
 use super::array::{Header, TensorFile};
 use super::bytes::{Bytes, ReadError};
+use super::table_fault::Unread;
 use super::{csv_table, npz, safetensor, signed};
 use crate::source::FileRef;
 use meshwright_files::try_reserve;
@@ -10,19 +11,19 @@ use meshwright_plan::InputDecl;
 /// Opens a file of any of the formats: IDX, `.npy`, a tensor of a `.safetensors` file, each also gzipped, an array of an `.npz`
 /// file, or columns of a CSV file. Of all but the last only the header is read. An error says what is wrong, without the
 /// file's name.
-pub(crate) fn open(file: &FileRef, decl: &InputDecl) -> Result<TensorFile, String> {
+pub(crate) fn open(file: &FileRef, decl: &InputDecl) -> Result<TensorFile, Unread> {
     let part = file.parts.first().map(String::as_str);
     if file.is(".npz") {
-        return npz::open(&file.path, part);
+        return Ok(npz::open(&file.path, part)?);
     }
     let bytes = Bytes::open(&file.path)?;
     if file.is(".csv") {
-        return csv_table::open(bytes, (&file.parts, &file.classes), decl);
+        return csv_table::open(bytes, file, decl);
     }
     if file.is(".safetensors") {
-        return safetensor::open(bytes, part);
+        return Ok(safetensor::open(bytes, part)?);
     }
-    signed::open(bytes)
+    Ok(signed::open(bytes)?)
 }
 
 /// The same tensor with the last dim varying fastest. One in Fortran order is read whole for this.

@@ -14,3 +14,4 @@ pub(super) mod npz;
 pub(super) mod safetensor;
 pub(super) mod shards;
 pub(super) mod signed;
+pub(crate) mod table_fault;

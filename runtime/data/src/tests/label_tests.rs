@@ -44,6 +44,59 @@ fn columns_of_tables_may_have_names_of_classes() {
 }
 
 #[test]
+fn what_is_wrong_with_a_table_has_a_line_and_a_way_out() {
+    let case = || DataCase::new().input("size", DType::F32, &[]).input("kind", DType::I32, &[]);
+    let toml = "[train]\nsize = 'a.csv'\nkind = 'a.csv'\n";
+    for (table, why, help) in [
+        ("size;kind\n1.5;1\n", "line 1 separates its cells by `;`", "`tr ';' ',' < "),
+        ("size;kind\n1,5;1\n2,5;0\n", "line 1 separates its cells by `;`", "sep=\";\", decimal=\",\""),
+        ("size\tkind\n1.5\t1\n", "line 1 separates its cells by `\\t`", "`tr '\\t' ',' < "),
+        (
+            "size,kind\n1.5,1\n\"2.5,1\n3,0\n4,0\n",
+            "line 3 opens a quote (`\"`) that goes on to line 5",
+            "close it",
+        ),
+        (
+            "size,kind\n1.5,1\n\"2.5\n3\",1\n3,0\n",
+            "line 3 opens a quote (`\"`) that goes on to line 4",
+            "close it",
+        ),
+        (
+            "size,kind\n1.5,1\n2,5,1\n",
+            "line 3 has 3 cells, the header 2",
+            "a comma inside of a cell needs quotes",
+        ),
+        (
+            "size,kind\n1.5,1\n\"2,5\",1\n",
+            "line 3 has `2,5` in the column `size`",
+            "write numbers with a point",
+        ),
+        ("size,kind\n,1\n", "line 2 has nothing in the column `size`", "leave the line out"),
+        ("sise,kind\n1,1\n", "it has no column `size`", "a.csv:sise`"),
+        ("1.5,1\n2,0\n", "it has no column `size`", "`c1,c2`"),
+        ("", "it has no column `size`", "write the names of the columns in line 1"),
+    ] {
+        let said = case().file("a.csv", table.as_bytes()).load(toml).unwrap_err();
+        assert_eq!(said.code.id, "E0502");
+        assert!(said.message.contains(why) && said.helps[0].contains(help), "{table}: {said:?}");
+    }
+    let latin = case().file("a.csv", b"size,kind\n1.5,1\n\xe4,1\n").load(toml).unwrap_err();
+    assert!(latin.message.contains("line 3 is not text") && latin.helps[0].contains("UTF-8"), "{latin:?}");
+}
+
+/// The shell commands of helps make files that are read.
+#[test]
+fn commands_that_mend_tables_do() {
+    let case = DataCase::new().input("size", DType::F32, &[]).file("a.csv", b"size;kind\n1.5;1\n2;0\n");
+    let wrong = case.load("[train]\nsize = 'a.csv'\n").unwrap_err();
+    let command = wrong.helps[0].split('`').nth(1).unwrap();
+    let ended = std::process::Command::new("sh").args(["-c", command]).current_dir(case.path()).status();
+    assert!(ended.unwrap().success(), "{command}");
+    let set = case.load("[train]\nsize = 'commas.csv'\n").unwrap();
+    assert_eq!(floats(&set, "size", &[0, 1]), [1.5, 2.0]);
+}
+
+#[test]
 fn numbers_that_stand_for_no_label_become_a_mask() {
     let mut case = DataCase::new()
         .input("label", DType::I32, &[])
@@ -110,7 +163,9 @@ fn each_text_is_an_example_with_a_class() {
         .file("a.csv", b"label,text\nsea,\"a b\"\nland,\nsea,a b c d e f\n")
         .file("a.jsonl", b"{\"text\": \"a b\", \"label\": \"sea\"}\n\n{\"text\": \"\", \"label\": 0}\n{\"text\": \"a b c d e f\", \"label\": \"sea\"}\n")
         .file("a.txt", b"a b\n\na b c d e f\n")
-        .file("labels.csv", b"label\n1\n0\n1\n");
+        .file("labels.csv", b"label\n1\n0\n1\n")
+        .file("tabs.csv", b"label\ttext\nsea\ta\n")
+        .file("open.csv", b"label,text\nsea,a\n\"land,b\nsea,c\n");
     let classes = case.dims.add("classes", 2);
     case.inputs[3].range = Some(classes);
     let toml = |settings: &str, label: &str| {
@@ -146,6 +201,8 @@ fn each_text_is_an_example_with_a_class() {
             "line 2 has the class `sea`, which is none of the `classes` `land`, `lake`",
         ),
         ("text = \"a.csv\"", field, "E0502", "name the classes"),
+        ("text = \"tabs.csv\"", field, "E0502", "line 1 separates its cells by `\\t`"),
+        ("text = \"open.csv\", classes = [\"land\", \"sea\"]", field, "E0502", "line 3 opens a quote"),
         (
             "text = \"a.csv\", column = \"txt\"",
             field,

@@ -174,7 +174,7 @@ fn unreadable(path: &Path, why: impl std::fmt::Display) -> Box<Diagnostic> {
 fn open_array(path: &Path) -> Checked<TensorFile> {
     let decl = InputDecl { name: "tokens".into(), dims: Vec::new(), dtype: DType::I32, range: None };
     let file = FileRef { path: path.to_path_buf(), parts: Vec::new(), classes: Vec::new() };
-    formats::open(&file, &decl).map_err(|why| unreadable(path, why))
+    formats::open(&file, &decl).map_err(|e| unreadable(path, e.why))
 }
 
 /// The shards, in memory or in place.

@@ -10,6 +10,7 @@ use meshwright_files::Checked;
 pub use metrics_file::MetricsFile;
 pub use prometheus::{RunFacts, RunState};
 pub use sink::{EventSink, LogStart};
+pub(crate) use tensorboard::FOLDER as TENSORBOARD;
 pub use tensorboard::tensorboard_in;
 
 /// A form of the events beside `metrics.jsonl`.

@@ -55,9 +55,12 @@ struct SessionLog {
 /// `SessionLog.START`: what other files of the folder have of this step and later ones no longer counts.
 const START: i32 = 1;
 
+/// The name of the folder of event files of a run.
+pub(crate) const FOLDER: &str = "tensorboard";
+
 /// The folder of event files of a run.
 pub fn tensorboard_in(run: &Path) -> Folder {
-    Folder::at(run).below("tensorboard")
+    Folder::at(run).below(FOLDER)
 }
 
 /// A file of events.

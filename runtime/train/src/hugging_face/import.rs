@@ -3,7 +3,6 @@
 use super::choose::map_of;
 use super::config::{HfConfig, ModelSizes};
 use super::map::HfMap;
-use super::new_folder::NewFolder;
 use super::tied_tensors::tie;
 use super::tokens::tokenizer_of;
 use crate::failure::Failure;
@@ -289,9 +288,7 @@ fn write_run(
     for t in all {
         tensors.extend(taken.tensor(&t.path, (t.dtype, &t.shape), None)?.map(|raw| (t.path.as_str(), raw)));
     }
-    let mut folder = NewFolder::before(&options.run);
     let run = RunDir::create(&options.run)?;
-    folder.fill();
     let texts = &project.texts;
     let used: Vec<&str> = texts.used.iter().map(|id| sources.text(*id)).collect();
     run.write_texts(sources.text(texts.model), &used, texts.layout.map(|id| sources.text(id)))?;
@@ -308,7 +305,5 @@ fn write_run(
         ..settings_of(project, sources, &lasting, 0, None)
     }
     .absolute();
-    run.write_settings(&settings)?;
-    folder.commit();
-    Ok(())
+    Ok(run.write_settings(&settings)?)
 }

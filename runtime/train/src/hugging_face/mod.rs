@@ -7,7 +7,6 @@ mod config_text;
 mod export;
 mod import;
 mod map;
-mod new_folder;
 mod product;
 mod tied_tensors;
 mod tokens;

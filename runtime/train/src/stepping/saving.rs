@@ -43,9 +43,6 @@ impl StepSession {
             Some(_) => RunDir::resume(path)?,
             None => self.begin_run(path)?,
         };
-        let options =
-            TrainOptions { steps: Some(self.steps), run: Some(path.into()), ..self.options.clone() };
-        run.write_settings(&settings_of(&self.project, &self.sources, &options, self.seed, None))?;
         let kept = before.unwrap_or(0);
         let stands = Stands { steps: kept, epochs: 0, open: false };
         let (mut log, _) = run.metrics(stands, |_| Ok(Vec::new()))?;
@@ -59,6 +56,10 @@ impl StepSession {
             let store = run.checkpoints()?.keeping(self.options.saves.keep);
             store.save(&meta, tensors.iter().map(|(n, t)| (n.as_str(), t)))?;
         }
+        // From here on it is a run: one that could not be written is begun again by the next try.
+        let options =
+            TrainOptions { steps: Some(self.steps), run: Some(path.into()), ..self.options.clone() };
+        run.write_settings(&settings_of(&self.project, &self.sources, &options, self.seed, None))?;
         Ok(())
     }
 

@@ -57,7 +57,7 @@ impl<'a> HistoryEvent<'a> {
             model: sources.name(model),
             model_sha256: sha256.iter().map(|b| format!("{b:02x}")).collect(),
             mesh: project.layout.mesh.option(),
-            layout: project.layout.rules.iter().map(|r| r.text.as_str()).collect(),
+            layout: project.layout.lines().collect(),
             precision: project.program.float.name(),
             consts: &project.program.consts,
             transport: &options.devices.asked.transport,

@@ -39,6 +39,7 @@ pub(crate) fn settings_of(
         precision: program.float.name().into(),
         mesh: project.layout.mesh.option(),
         layout: project.layout.rules.iter().map(|r| r.text.clone()).collect(),
+        layout_settings: Some(project.layout.settings.clone()),
         cores: options.cores,
         transport: options.devices.asked.transport.clone(),
         deterministic: options.devices.asked.deterministic,
@@ -81,11 +82,11 @@ pub(crate) fn facts_of(
         Some(folder) => lossy(&std::path::absolute(folder).unwrap_or_else(|_| folder.into())),
         None => file.file_stem().map(|stem| lossy(Path::new(stem))).unwrap_or_default(),
     };
-    let rules: Vec<&str> = project.layout.rules.iter().map(|r| r.text.as_str()).collect();
+    let lines: Vec<&str> = project.layout.lines().collect();
     let layout = match project.texts.layout.map(|id| sources.name(id)) {
         // A label without a text is none to Prometheus.
         None => "none".into(),
-        Some(COMMAND_LINE) => rules.join("; "),
+        Some(COMMAND_LINE) => lines.join("; "),
         Some(name) => LAYOUTS.iter().find(|l| l.path == name).map_or(name, |l| l.name).into(),
     };
     RunFacts {

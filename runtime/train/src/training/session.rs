@@ -22,7 +22,7 @@ use meshwright_runs::logs;
 use meshwright_runs::logs::{LogStart, MetricsFile};
 use meshwright_runs::metrics_log::{MetricsLog, Stands, changed, summary};
 use meshwright_runs::policies::Seen;
-use meshwright_runs::run_dir::RunDir;
+use meshwright_runs::run_dir::{RunDir, unusable_settings};
 use meshwright_runs::settings::InitFrom;
 use meshwright_runs::settings::RunSettings;
 use meshwright_sorted::SortedMap;
@@ -47,37 +47,11 @@ impl Requirements {
         options: &TrainOptions,
     ) -> Result<Requirements, Failure> {
         let plan = training_plan(project, sources)?;
-        let set = match dataset(project, options.wanted()?, "train", false)? {
-            Some(s) => Arc::new(s),
-            None => return Err(data_failed("there is no `train` split".into())),
-        };
-        let evaluated = |split: &str| match options.eval {
-            true => dataset(project, options.wanted()?, split, true),
-            false => Ok(None),
-        };
-        let (mut validation, test) = (evaluated("validation")?, evaluated("test")?);
-        let set = match options.evaluation.validation {
-            Some(share) => {
-                let (rest, held) = held_out(&set, share, validation.is_some())?;
-                validation = Some(held);
-                Arc::new(rest)
-            }
-            None => set,
-        };
+        let (set, validation) = trained_on(project, options)?;
+        let test = evaluated_on(project, options, "test")?;
         let examples = RunCosts::of(&plan).batch;
-        if BatchSampler::new(0, set.records(), examples).is_none() {
-            let name = project.example_dim().map_or("?", |d| d.1);
-            return Err(Diagnostic::error(
-                codes::E0516,
-                format!(
-                    "`{name}` = {examples}, but there are only {} examples: not one whole batch",
-                    set.records()
-                ),
-            )
-            .help(format!("take a smaller batch: `--dim {name}={}`", set.records()))
-            .into());
-        }
-        Ok(Requirements { plan, set, validation, test, examples })
+        has_whole_batch(project, &set, examples)?;
+        Ok(Requirements { plan, set: Arc::new(set), validation, test, examples })
     }
 
     /// Settings that all processes of a run must share, by name.
@@ -104,6 +78,46 @@ impl Requirements {
         asked.insert("`--init`".into(), format!("{:?}", options.init));
         asked
     }
+}
+
+/// Checks that the data of a run has what it trains on: at least one whole batch. Nothing is compiled.
+///
+/// # Errors
+///
+/// E0516 where it has too few examples, and the errors of the data.
+pub fn has_data(project: &Project, options: &TrainOptions) -> Result<(), Failure> {
+    let (set, _) = trained_on(project, options)?;
+    has_whole_batch(project, &set, project.batch())
+}
+
+/// The examples that a run trains on, and those that it validates on.
+fn trained_on(project: &Project, options: &TrainOptions) -> Result<(Dataset, Option<Dataset>), Failure> {
+    let Some(set) = dataset(project, options.wanted()?, "train", false)? else {
+        return Err(data_failed("there is no `train` split".into()));
+    };
+    let validation = evaluated_on(project, options, "validation")?;
+    let Some(share) = options.evaluation.validation else { return Ok((set, validation)) };
+    let (rest, held) = held_out(&set, share, validation.is_some())?;
+    Ok((rest, Some(held)))
+}
+
+fn evaluated_on(project: &Project, options: &TrainOptions, split: &str) -> Result<Option<Dataset>, Failure> {
+    match options.eval {
+        true => dataset(project, options.wanted()?, split, true),
+        false => Ok(None),
+    }
+}
+
+fn has_whole_batch(project: &Project, set: &Dataset, examples: usize) -> Result<(), Failure> {
+    let records = set.records();
+    if BatchSampler::new(0, records, examples).is_some() {
+        return Ok(());
+    }
+    let name = project.example_dim().map_or("?", |d| d.1);
+    let message =
+        format!("`{name}` = {examples}, but there are only {records} examples: not one whole batch");
+    let d = Diagnostic::error(codes::E0516, message);
+    Err(d.help(format!("take a smaller batch: `--dim {name}={records}`")).into())
 }
 
 /// The Plan of a training step.
@@ -266,8 +280,8 @@ impl Session {
         let dir = RunDir::resume(path)?;
         let before = RunSettings::read(path)?;
         let Ok(of_run) = before.seed.parse() else {
-            let message = format!("`{}` cannot be used: its seed is `{}`", path.display(), before.seed);
-            return Err(Diagnostic::error(codes::E0511, message).into());
+            let why = format!("its `seed` is `{}`, which is not a whole number", before.seed);
+            return Err(unusable_settings(path, &why).into());
         };
         self.start.seed = options.seed.unwrap_or(of_run);
         if (options.steps, options.epochs) == (None, None) {
@@ -355,13 +369,8 @@ impl Written {
         let named = options.machine.as_ref();
         let estimate = named.map(|m| run_estimate(project, sources, m)).transpose()?;
         run.write_costs(&RunCosts { estimate, ..RunCosts::of(needs.1) })?;
-        // From here on it is a run.
-        let of_run = session.start;
         let event = if options.resume { "resume" } else { "start" };
         run.remember(&HistoryEvent::new((project, sources), options, (event, stands.steps)))?;
-        let (steps, epochs, init) = (of_run.steps, of_run.epochs, session.init);
-        let lasting = TrainOptions { steps, epochs, init, ..options.clone() };
-        run.write_settings(&settings_of(project, sources, &lasting, of_run.seed, Some(needs.0)))?;
         let outputs: Vec<&str> = needs.1.outputs.iter().skip(1).map(|o| o.name.as_str()).collect();
         let (log, note) = run.metrics(stands, |kept| {
             let start = LogStart {
@@ -375,6 +384,11 @@ impl Written {
             options.logs.iter().map(|format| logs::open(*format, &start)).collect()
         })?;
         let store = Some(run.checkpoints()?.keeping(options.saves.keep));
+        // From here on it is a run; a start that fails before leaves nothing behind.
+        let of_run = session.start;
+        let (steps, epochs, init) = (of_run.steps, of_run.epochs, session.init);
+        let lasting = TrainOptions { steps, epochs, init, ..options.clone() };
+        run.write_settings(&settings_of(project, sources, &lasting, of_run.seed, Some(needs.0)))?;
         Ok(Written { run: Some(run), log: Some(log), store, notes: note.into_iter().collect() })
     }
 }

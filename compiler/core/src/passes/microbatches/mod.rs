@@ -155,12 +155,23 @@ fn told(step: &StepGraph, batch: &Batch, mixed: &Mixed) -> Diagnostic {
     let g = &step.graph;
     let name = g.dims.name(batch.parts.dim);
     let what = g.path(mixed.at);
-    // A pipeline has one, if it has not several.
+    // Without `microbatches` a pipeline is what asks for parts, and what stands there is its rule.
+    let by_rule = batch.stages.is_some_and(|s| s.span == batch.span);
     let parts = if batch.n == 1 { "one part".into() } else { format!("{} parts", batch.n) };
-    Diagnostic::error(codes::E0313, format!("the step cannot take `{name}` in {parts}"))
+    let (message, asked, out) = match by_rule {
+        true => (
+            format!("the step cannot pass a pipeline: examples of `{name}` meet in it"),
+            "this rule makes a pipeline, whose stages take examples in parts that do not meet",
+            "leave the rule out",
+        ),
+        false => (format!("the step cannot take `{name}` in {parts}"), "asked for here", "leave it out"),
+    };
+    Diagnostic::error(codes::E0313, message)
         .at(g.node(mixed.at).origin.span, format!("`{what}`: {}", mixed.why))
-        .and(batch.span, "asked for here")
-        .help(format!("leave it out, or reduce `{name}` once, by a `sum` or `mean` behind all that is computed of each example"))
+        .and(batch.span, asked)
+        .help(format!(
+            "{out}, or reduce `{name}` once, by a `sum` or `mean` behind all that is computed of each example"
+        ))
 }
 
 fn taken(step: &StepGraph, batch: &Batch) -> Result<StepGraph, Untaken> {

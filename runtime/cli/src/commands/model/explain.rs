@@ -83,7 +83,7 @@ pub(crate) fn run(args: &ExplainArgs, console: &mut Console) -> Result<(), Stop>
         report.alternatives = alternatives(&made.project.layout, &made.compiled, less);
     }
     if let Some(kind) = args.passes.device {
-        add_device(&mut report, &made.compiled.plan, kind)?;
+        add_device(&mut report, &made.compiled.plan, kind, console)?;
     }
     add_estimate(&mut report, args, &made, console)?;
     if console.json() {
@@ -101,14 +101,20 @@ pub(crate) fn run(args: &ExplainArgs, console: &mut Console) -> Result<(), Stop>
 }
 
 /// Adds what a device of that kind launches, moves and holds, and what it has no fast kernel for.
-fn add_device(report: &mut Report, plan: &Plan, kind: DeviceChoice) -> Result<(), Stop> {
-    let device = passes::device_plan(plan, 0, passes::target(kind))?;
+fn add_device(
+    report: &mut Report,
+    plan: &Plan,
+    kind: DeviceChoice,
+    console: &mut Console,
+) -> Result<(), Stop> {
+    let mut device_plan = |rank: usize| passes::device_plan((plan, rank, passes::target(kind)), console);
+    let device = device_plan(0)?;
     note_no_kernels(&mut report.attention, plan, &device.attention_without_kernel);
     report.in_bf16 = in_bf16(plan, &device.fp8_declined);
     let totals = device.totals(plan);
     let stages = report.pipeline.iter_mut().flat_map(|p| &mut p.stages);
     for (stage, on) in stages.zip(plan.device_blocks()) {
-        let device = passes::device_plan(plan, on.rank(), passes::target(kind))?;
+        let device = device_plan(on.rank())?;
         (stage.peak_bytes, stage.arena_bytes) = (device.peak_on(plan, &on), Some(device.arena.bytes));
     }
     report.device = Some(DeviceTotals {

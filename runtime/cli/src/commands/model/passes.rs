@@ -3,6 +3,7 @@
 use crate::args::{DeviceChoice, MemoryArgs, PassArgs, ProgramChoice};
 use crate::commands::project;
 use crate::output::console::Console;
+use crate::output::patience::patiently;
 use crate::output::table::{Align, Table};
 use crate::stop::Stop;
 use crate::value_parsers::Emit;
@@ -226,7 +227,8 @@ fn emit(compiled: &Compiled, passes: &PassArgs, console: &mut Console) -> Result
                 let problem = format!("there is no rank {rank}: ranks of this mesh {ranks}");
                 return Err(Stop::Usage(problem));
             }
-            let device = device_plan(plan, rank, target(passes.device.unwrap_or_default()))?;
+            let target = target(passes.device.unwrap_or_default());
+            let device = device_plan((plan, rank, target), console)?;
             match console.json() {
                 true => console.out_json(&device.view(plan)),
                 false => console.out(&text(plan, &device, stage == Emit::Burn)),
@@ -236,9 +238,14 @@ fn emit(compiled: &Compiled, passes: &PassArgs, console: &mut Console) -> Result
     }
 }
 
-/// The device plan for a kind of device.
-pub(super) fn device_plan(plan: &Plan, rank: usize, target: Target) -> Result<DevicePlan, Stop> {
-    meshwright_device::compile(plan, rank, target).map_err(|e| Stop::Internal(Some(e.to_string())))
+/// The device plan of a rank for a kind of device.
+pub(super) fn device_plan(
+    (plan, rank, target): (&Plan, usize, Target),
+    console: &mut Console,
+) -> Result<DevicePlan, Stop> {
+    let what = format!("compiling the Plan for {target}");
+    let compiled = patiently(&what, console, || meshwright_device::compile(plan, rank, target));
+    compiled.map_err(|e| Stop::Internal(Some(e.to_string())))
 }
 
 /// The target of a device that was asked for.

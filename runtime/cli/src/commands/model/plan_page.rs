@@ -60,7 +60,7 @@ pub(in crate::commands) fn write(args: &ExplainArgs, file: &Path, console: &mut 
             let found = found.map_err(|e| console.failed(e, &sources))?;
             view = view.estimated(drawn((project, &sources), &compiled.plan, asked, &found, console)?);
         }
-        let device = passes::device_plan(&compiled.plan, 0, target)?;
+        let device = passes::device_plan((&compiled.plan, 0, target), console)?;
         Ok((view.launched(&compiled.plan, &device), variant))
     });
     let views = views.collect::<Result<Vec<_>, Stop>>()?;

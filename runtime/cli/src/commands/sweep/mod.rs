@@ -8,7 +8,7 @@ mod run_identity;
 mod runs;
 
 use super::project::data_roots;
-use crate::args::{DeviceChoice, SearchChoice, SweepArgs};
+use crate::args::{DeviceChoice, SearchChoice, SweepArgs, TrainArgs};
 use crate::commands::command_end::CommandEnd;
 use crate::commands::report::{page_of, title_of};
 use crate::output::console::Console;
@@ -24,9 +24,11 @@ use crate::sweep::spec::{FILE, SweepSpec};
 use crate::value_parsers::too_many_cores;
 use folder::SweepDir;
 use meshwright_core::{StepGraph, training_step};
+use meshwright_diag::Diagnostic;
 use meshwright_files::Checked;
 use meshwright_files::folder::Folder;
-use meshwright_train::{CHOSEN_ON_TEST, Project, ProjectOptions};
+use meshwright_runs::policies::EvaluationPolicy;
+use meshwright_train::{CHOSEN_ON_TEST, Failure, Project, TrainOptions, has_data};
 use report::AskedTable;
 use runs::{Sweep, given, objective, train_args};
 use std::path::{Component, Path, PathBuf};
@@ -217,20 +219,24 @@ fn prepare<'a>(
     }
     let given = given(spec, &train);
     objective(spec, &given)?;
-    let verdicts = check(&all, &given);
+    let launched = args.runs.launch.is_some();
+    let verdicts =
+        check(&all, &given, &|project| if launched { Vec::new() } else { wrong_data(&train, project) });
     if let Some(by) = &args.report.sort {
         // A column that is not there is better known before the runs than after them.
         report::sortable(&rows(&dir.path(), &all, &Problems::default())?, &verdicts, by)?;
     }
     let rejected = reject(&names, &verdicts, console);
-    if rejected == all.len() {
+    if rejected == all.len() && Project::load(&given).project.is_none() {
+        // The model is wrong, and not what varies: there is no sweep.
         return Err(Stop::Diagnosed.into());
     }
     if args.runs.launch.is_none() {
         let runs = all.iter().zip(&verdicts).find(|(_, v)| matches!(v, Verdict::Runs(_)));
-        let data = runs.map(|(c, _)| data_of(train.data.data.as_deref(), &c.options(&given))).transpose()?;
+        let runs = runs.and_then(|(c, _)| Project::load(&c.options(&given)).project);
+        let data = runs.map(|project| data_of(train.data.data.as_deref(), &project)).transpose()?;
         let policies = train.policies();
-        let validated = policies.validation.is_some() || data.flatten().is_none_or(|d| d.has("validation"));
+        let validated = policies.validation.is_some() || data.is_none_or(|d| d.has("validation"));
         if !validated && spec.search == SearchChoice::Halving {
             console.warn(&format!("`--search halving` chooses {CHOSEN_ON_TEST}"));
         }
@@ -250,20 +256,41 @@ fn prepare<'a>(
 }
 
 /// The files for the inputs, which must be there before each run says so; what is in them it says itself.
-fn data_of(given: Option<&str>, options: &ProjectOptions) -> Checked<Option<meshwright_data::Source>> {
-    let Some(project) = Project::load(options).project else { return Ok(None) };
+fn data_of(given: Option<&str>, project: &Project) -> Checked<meshwright_data::Source> {
     let all: Vec<_> = project.program.inputs.iter().map(|i| i.0.clone()).collect();
     // Training needs only what its step reads.
     let step = training_step(&project.program);
     let read = step.as_ref().map(StepGraph::inputs_read).unwrap_or_default();
     let some: Vec<_> = all.iter().filter(|i| read.contains(&*i.name)).cloned().collect();
     let roots = data_roots();
-    meshwright_data::find(given, &roots, &all)
-        .or_else(|_| meshwright_data::find(given, &roots, &some))
-        .map(Some)
+    meshwright_data::find(given, &roots, &all).or_else(|_| meshwright_data::find(given, &roots, &some))
 }
 
-/// Reports the combinations that do not compile, equal errors once; how many there are.
+/// What is wrong with the data for the sizes of a project. Where there is none at all, that is said of the sweep.
+fn wrong_data(train: &TrainArgs, project: &Project) -> Vec<Diagnostic> {
+    let data = train.data.data.clone();
+    if training_step(&project.program).is_none() || data_of(data.as_deref(), project).is_err() {
+        return Vec::new();
+    }
+    let options = TrainOptions {
+        data,
+        allow_nonfinite: train.data.allow_nonfinite,
+        roots: data_roots(),
+        eval: !train.evaluation.no_eval,
+        evaluation: EvaluationPolicy {
+            validation: train.policies().validation,
+            ..EvaluationPolicy::default()
+        },
+        init: train.init(),
+        ..TrainOptions::default()
+    };
+    match has_data(project, &options) {
+        Err(Failure::Diagnostics(found)) => found,
+        Ok(()) | Err(_) => Vec::new(),
+    }
+}
+
+/// Reports the combinations that cannot run, equal errors once; how many there are.
 fn reject(names: &[String], verdicts: &[Verdict], console: &mut Console) -> usize {
     let mut reported: Vec<(String, &str, Vec<&str>)> = Vec::new();
     for (name, verdict) in names.iter().zip(verdicts) {
@@ -273,7 +300,7 @@ fn reject(names: &[String], verdicts: &[Verdict], console: &mut Console) -> usiz
             known.2.push(name);
             continue;
         }
-        console.note(&format!("`{name}` is skipped, since it does not compile:"));
+        console.note(&format!("`{name}` is skipped, since it cannot run:"));
         console.diagnostics(&why.found, &why.sources);
         reported.push((reason, name, Vec::new()));
     }

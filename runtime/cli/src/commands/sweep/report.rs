@@ -170,7 +170,8 @@ pub(super) fn end(
         return Err(Stop::Interrupted);
     }
     let open = with("interrupted").count() + with("planned").count();
-    if failed.is_empty() && open == 0 { Ok(()) } else { Err(Stop::Diagnosed) }
+    let none = with("skipped").count() == rows.len();
+    if failed.is_empty() && open == 0 && !none { Ok(()) } else { Err(Stop::Diagnosed) }
 }
 
 /// There is nothing to write a job for.

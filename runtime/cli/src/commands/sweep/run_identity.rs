@@ -20,6 +20,8 @@ struct MadeWith {
     precision: String,
     mesh: String,
     layout: Vec<String>,
+    #[serde(default)]
+    layout_settings: Option<Vec<String>>,
     seed: String,
     data: Option<String>,
     folder: Option<PathBuf>,
@@ -37,7 +39,12 @@ pub(super) fn same_run(
     let made: MadeWith = read_settings(run)?;
     let dims: SortedMap<String, usize> = c.dims.iter().cloned().collect();
     let sets: SortedMap<String, f64> = c.sets.iter().cloned().collect();
-    let rules = |r: &[String]| r.join("; ");
+    // Of a run of an earlier version the rules alone are known.
+    let lines = |rules: &[String], settings: &[String]| {
+        let known = settings.iter().filter(|_| made.layout_settings.is_some());
+        rules.iter().chain(known).map(String::as_str).collect::<Vec<_>>().join("; ")
+    };
+    let made_settings = made.layout_settings.as_deref().unwrap_or_default();
     let or = |text: &Option<String>, none: &str| text.clone().unwrap_or_else(|| none.into());
     let place = |data: &Option<String>| or(data, "the default place");
     let same_data = made.data == spec.data
@@ -52,7 +59,7 @@ pub(super) fn same_run(
         ("the preset", or(&made.preset, "none"), or(preset, "none")),
         ("the precision", made.precision.clone(), asked.precision.clone()),
         ("the mesh", made.mesh.clone(), asked.mesh.clone()),
-        ("the layout", rules(&made.layout), rules(&asked.rules)),
+        ("the layout", lines(&made.layout, made_settings), lines(&asked.rules, &asked.settings)),
         ("the seed", made.seed.clone(), c.seed.to_string()),
         ("the dims", format!("{:?}", made.dim), format!("{dims:?}")),
         ("the consts", format!("{:?}", made.set), format!("{sets:?}")),
