@@ -93,11 +93,18 @@ impl Equations {
 
     /// Cross-entropy and its gradient alone, which read the logits once.
     fn entropy(&mut self, row: Dim, class: Dim) {
-        let (logits, w) = (self.input("logits", &[row, class]), self.input("weight", &[row]));
+        let logits = self.input("logits", &[row, class]);
+        let [each, grad] = self.entropy_of(logits, row, class);
+        self.outputs.extend([("each", each), ("class_grad", grad)]);
+    }
+
+    /// Cross-entropy, and half of its gradient.
+    fn entropy_of(&mut self, logits: Id, row: Dim, class: Dim) -> [Id; 2] {
+        let w = self.input("weight", &[row]);
         let label = self.label(row, class);
         let each = self.g.op(CrossEntropy { dim: class }, &[logits, label]);
         let grad = self.g.op(CrossEntropyGrad { dim: class }, &[logits, label, w]);
-        self.outputs.extend([("each", each), ("class_grad", self.g.scaled(grad, 0.5))]);
+        [each, self.g.scaled(grad, 0.5)]
     }
 
     fn classes(&mut self, row: Dim, class: Dim) {
@@ -182,6 +189,31 @@ fn steps_along_rows_are_the_same_as_a_gpu_launches_them() {
     are_the_same(Devices::of(meshwright_burn::reference()), "along rows, launches of a GPU", true);
 }
 
+/// Cross-entropy with its gradient of long rows, more than twice as many as a GPU has multiprocessors: the kernel copies a row ahead.
+/// Matmuls write the logits and read their gradient, so both have gaps between rows, and gradients of `f32` lie where logits were.
+#[cfg(feature = "cuda")]
+fn rows_in_turn(devices: &mut Devices) -> usize {
+    let said = std::env::var("FAKE_CUDA_MULTIPROCESSORS").ok();
+    let many = said.and_then(|said| said.parse().ok()).unwrap_or(150);
+    let mut cases = 0;
+    for half in [None, Some(DType::BF16)] {
+        // All threads have equally many vectors, and not.
+        for classes in [32_768, 30_522, 50_257] {
+            let mut e = Equations::new(half);
+            let dims = [("r", 2 * many + 1), ("c", classes), ("k", 8)];
+            let [r, c, k] = dims.map(|(name, size)| e.g.dims.add(name, size));
+            let factors = [e.input("x", &[r, k]), e.input("word", &[k, c])];
+            let logits = e.g.contract_to(&factors, &[r, c]);
+            let [each, grad] = e.entropy_of(logits, r, c);
+            let of_rows = e.g.contract_to(&[grad, factors[1]], &[r, k]);
+            e.outputs.extend([("each", each), ("grad", of_rows)]);
+            let name = format!("rows of {classes} logits in turn, {half:?}");
+            cases += e.are_the_same(&name, &[way(&[], vec![])], devices);
+        }
+    }
+    cases
+}
+
 #[cfg(feature = "cuda")]
 #[test]
 fn steps_along_rows_are_the_same_on_a_gpu() {
@@ -191,6 +223,8 @@ fn steps_along_rows_are_the_same_on_a_gpu() {
     let several = crate::engines::has_gpu(2).is_ok();
     let ((), launches) = crate::engines::counted(|| {
         are_the_same(Devices::of(meshwright_cuda::gpu(0)), "along rows, GPU", several);
+        let cases = rows_in_turn(&mut Devices::of(meshwright_cuda::gpu(0)));
+        crate::report(&format!("rows in turn, GPU: {cases} cases"));
     });
     let launches = launches("AlongRows");
     // Of each case the norm, its gradient, or cross-entropy with its gradient, and softmaxes; split too where there are several

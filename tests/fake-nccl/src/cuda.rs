@@ -143,8 +143,8 @@ pub unsafe extern "C" fn cuDeviceGetAttribute(value: *mut c_int, which: c_int, d
         6 | 7 => 65_535,
         // Of a warp.
         10 => 32,
-        // Multiprocessors.
-        16 => 132,
+        // Multiprocessors: few of them make small problems large.
+        16 => setting("FAKE_CUDA_MULTIPROCESSORS", 132),
         // The bus, the slot and the domain of the device's address.
         33 => device & 255,
         34 => 0,

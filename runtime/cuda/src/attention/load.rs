@@ -3,7 +3,7 @@
 use super::layout::{Multiply, TileShape, column, place};
 use super::scores::{AttentionShape, Space, base, row_offset};
 use super::staged::RowSource;
-use crate::kernel::ptx::{copy_ahead, shared_address, show_to_products, wait_for_copies};
+use crate::kernel::ptx::{CopyShape, copy_ahead, shared_address, show_to_products, wait_for_copies};
 use crate::kernel::tile::{PLANES, ROWS, Two, UNITS};
 use cubecl::prelude::*;
 use meshwright_plan::AttentionPart;
@@ -40,7 +40,12 @@ pub(super) fn load<E: Float, N: Size>(
             let from = rows.at(space, select(is_there, first + row, 0u32), of_keys, comptime!(shape.clone()));
             let from = from / comptime!(tile.by.vector()) + vector as usize;
             let bytes = select(is_there, 16u32, 0u32);
-            copy_ahead(&source[from..from + 1], to + place(row, vector, tile) * 16u32, bytes, 16usize);
+            copy_ahead(
+                &source[from..from + 1],
+                to + place(row, vector, tile) * 16u32,
+                bytes,
+                comptime!(CopyShape::of(16)),
+            );
         }
     }
 }

@@ -6,7 +6,7 @@
 )]
 
 use super::scores::{AttentionShape, Beside, Space, base, position};
-use crate::kernel::ptx::{copy_ahead, shared_address};
+use crate::kernel::ptx::{CopyShape, copy_ahead, shared_address};
 use crate::kernel::tile::Two;
 use cubecl::prelude::*;
 
@@ -166,7 +166,12 @@ impl Staged {
                     (buffer * comptime!(all.len() as u32) + comptime!(i as u32)) * comptime!(STAGED as u32);
                 let to = shared_address(&self.pairs[0..1]) + (place + UNIT_POS) * 4u32;
                 let tensor = beside.tensors.index(comptime!(all[i]));
-                copy_ahead(&tensor[from..from + 1], to, select(is_there, 4u32, 0u32), 4usize);
+                copy_ahead(
+                    &tensor[from..from + 1],
+                    to,
+                    select(is_there, 4u32, 0u32),
+                    comptime!(CopyShape::of(4)),
+                );
             }
         }
     }

@@ -182,10 +182,24 @@ fn instruction(
     op.get_operation().results(scope.ctx())
 }
 
-/// Copies `size` bytes (4 or 16) from the start of `from` to an address in shared memory, and zeros if `bytes` is 0.
-/// The copy is asynchronous.
+/// Bytes of a copy (4 or 16), and how far it begins behind the place in global and in shared memory that it is given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct CopyShape {
+    pub(crate) size: usize,
+    pub(crate) from: usize,
+    pub(crate) to: usize,
+}
+
+impl CopyShape {
+    /// A copy that begins at both places.
+    pub(crate) const fn of(size: usize) -> CopyShape {
+        CopyShape { size, from: 0, to: 0 }
+    }
+}
+
+/// Copies from the start of `from` to an address in shared memory, and zeros if `bytes` is 0. The copy is asynchronous.
 #[cube]
-pub(crate) fn copy_ahead<T: CubePrimitive>(from: &[T], to: u32, bytes: u32, #[comptime] size: usize) {
+pub(crate) fn copy_ahead<T: CubePrimitive>(from: &[T], to: u32, bytes: u32, #[comptime] copy: CopyShape) {
     intrinsic!(|scope| {
         #[expect(unsafe_code, reason = "the caller says how many bytes are there")]
         // SAFETY: as said.
@@ -193,8 +207,9 @@ pub(crate) fn copy_ahead<T: CubePrimitive>(from: &[T], to: u32, bytes: u32, #[co
         let (to, bytes) =
             (ExpandValue::from(to).read_value(scope), ExpandValue::from(bytes).read_value(scope));
         // Only whole vectors go past the first cache.
-        let through = if size == 16 { "cg" } else { "ca" };
-        let text = format!("cp.async.{through}.shared.global [$0], [$1], {size}, $2;");
+        let through = if copy.size == 16 { "cg" } else { "ca" };
+        let CopyShape { size, from: after, to: behind } = copy;
+        let text = format!("cp.async.{through}.shared.global [$0+{behind}], [$1+{after}], {size}, $2;");
         instruction(scope, &text, "r,l,r,~{memory}", vec![to, from, bytes], vec![]);
     })
 }
@@ -302,6 +317,18 @@ pub(crate) fn permuted(first: u32, second: u32, #[comptime] selector: u32) -> u3
         let word = IntegerType::get(scope.ctx(), 32, Signedness::Unsigned).into();
         let text = format!("prmt.b32 $0, $1, $2, {selector};");
         let made = instruction(scope, &text, "=r,r,r", operands, vec![word]);
+        ExpandValue::from(made[0]).into()
+    })
+}
+
+/// The same number. A loop does not know that it is, so it computes anew in each iteration what depends on the number, in place of
+/// keeping all of that in registers.
+#[cube]
+pub(crate) fn anew(number: u32) -> u32 {
+    intrinsic!(|scope| {
+        let number = ExpandValue::from(number).read_value(scope);
+        let word = IntegerType::get(scope.ctx(), 32, Signedness::Unsigned).into();
+        let made = instruction(scope, "mov.b32 $0, $1;", "=r,r", vec![number], vec![word]);
         ExpandValue::from(made[0]).into()
     })
 }

@@ -5,12 +5,15 @@
     reason = "lists that are known when a kernel is compiled are counted, not iterated"
 )]
 
+use super::columns::store_columns;
+use super::staging::{Four, Staging, stage_row, staged_lanes};
 use crate::folds::{folded, identity};
 use crate::kernel::drawn::Draw;
 use crate::kernel::elements::{
     OperandSource, Operands, Pace, Singles, Tensors, element_at, load_one, position, store_in,
 };
 use crate::kernel::program::evaluate_all;
+use crate::kernel::ptx::{anew, wait_for_copies};
 use cubecl::prelude::*;
 use cubecl::std::FastDivmod;
 use meshwright_device::kernels::rows::passes::{RowPart, RowPass, RowSource, RowTarget};
@@ -46,28 +49,31 @@ pub(super) struct RowShape {
     pub(super) ahead: usize,
     /// Whether the last vector of a row reaches beyond it.
     pub(super) reaches: bool,
+    /// The operand that is copied ahead, if a block goes from row to row with one.
+    pub(super) staging: Option<Staging>,
 }
 
 /// Sizes of the dims (the last one in vectors), and the global position of the first element along each if a pass reads
 /// positions. Then the numbers of rows, of vectors in a row, and of elements along the last dim.
 #[derive(CubeType, CubeLaunch)]
 pub(super) struct RowSpace {
-    sizes: Sequence<FastDivmod<usize>>,
+    pub(super) sizes: Sequence<FastDivmod<usize>>,
     starts: Sequence<u32>,
     rows: usize,
-    vectors: usize,
+    pub(super) vectors: usize,
     inner: usize,
 }
 
 /// State of a thread: kept values of its elements, values of its row, results of folds and its own partial result; and
-/// for the places of its elements the sums over its rows.
+/// for the places of its elements the sums over its rows. And elements of a row that are copied ahead, in shared memory.
 #[derive(CubeType)]
-struct RowState {
-    columns: Array<f32>,
+pub(super) struct RowState {
+    pub(super) columns: Array<f32>,
     held: Array<f32>,
     values: Array<f32>,
     totals: Array<f32>,
     sums: Array<f32>,
+    pub(super) staged: Shared<[Vector<f32, Four>]>,
 }
 
 #[cube(launch_unchecked, address_type = "dynamic")]
@@ -104,11 +110,12 @@ pub(super) fn along_rows<E: Float, N: Size, M: Size>(
         values: Array::<f32>::new(comptime!(shape.values.max(1))),
         totals: Array::<f32>::new(folds),
         sums: Array::<f32>::new(folds),
+        staged: Shared::<[Vector<f32, Four>]>::new_aligned_slice(comptime!(shape.copies().max(1)), 16usize),
     };
     let own = UNIT_POS % comptime!(shape.threads as u32);
     let row =
         (CUBE_POS_X * comptime!(shape.beside as u32) + UNIT_POS / comptime!(shape.threads as u32)) as usize;
-    if comptime!(shape.columns == 0) {
+    if comptime!(shape.columns == 0 && shape.staging.is_none()) {
         whole_row(
             &operands,
             &mut outs,
@@ -116,11 +123,14 @@ pub(super) fn along_rows<E: Float, N: Size, M: Size>(
             &mut state,
             &mut shared,
             &space,
-            row,
+            (row, space.rows),
             own,
             comptime!(shape.clone()),
         );
     } else {
+        if comptime!(shape.staging.is_some()) {
+            stage_row(&operands, &outs, &state, &space, (row, own), comptime!(shape.clone()));
+        }
         #[unroll]
         for i in 0..comptime!(shape.summed()) {
             state.columns[i] = 0.0f32;
@@ -130,6 +140,8 @@ pub(super) fn along_rows<E: Float, N: Size, M: Size>(
         let mut ahead = 0usize;
         let first = (CUBE_POS_X * comptime!(shape.beside as u32)) as usize;
         while first + ahead < space.rows {
+            // Places of all elements, for which there are no registers beside a long row.
+            let own = if comptime!(shape.staging.is_some()) { anew(own) } else { own };
             whole_row(
                 &operands,
                 &mut outs,
@@ -137,7 +149,7 @@ pub(super) fn along_rows<E: Float, N: Size, M: Size>(
                 &mut state,
                 &mut shared,
                 &space,
-                row + ahead,
+                (row + ahead, row + ahead + apart),
                 own,
                 comptime!(shape.clone()),
             );
@@ -150,7 +162,7 @@ pub(super) fn along_rows<E: Float, N: Size, M: Size>(
     }
 }
 
-/// All passes of a row.
+/// All passes of a row, the first of two; the second is the next one of the block.
 #[cube]
 fn whole_row<E: Float, N: Size, M: Size>(
     operands: &Operands<E, N>,
@@ -159,16 +171,21 @@ fn whole_row<E: Float, N: Size, M: Size>(
     state: &mut RowState,
     shared: &mut Shared<[f32]>,
     space: &RowSpace,
-    row: usize,
+    at: (usize, usize),
     own: u32,
     #[comptime] shape: RowShape,
 ) {
+    let (row, next) = at;
     #[unroll]
     for k in 0..comptime!(shape.folds.len()) {
         state.sums[k] = comptime!(identity(shape.folds[k])).runtime();
     }
     #[unroll]
     for p in 0..comptime!(shape.passes.len()) {
+        let staged = comptime!(shape.staging.is_some_and(|staging| staging.pass == p));
+        if comptime!(staged) {
+            wait_for_copies();
+        }
         if row < space.rows {
             if comptime!(!shape.passes[p].row.targets.is_empty()) {
                 of_row(operands, &*outs, of_rows, state, space, row, own, p, comptime!(shape.clone()));
@@ -184,46 +201,10 @@ fn whole_row<E: Float, N: Size, M: Size>(
                 state.totals[k] = total(state.sums[k], shared, comptime!(shape.threads), monoid);
             }
         }
-    }
-}
-
-/// Writes the block's sum of a value: over all its rows, parallel ones first.
-#[cube]
-fn store_columns<N: Size>(
-    out: &mut OwnedTensor<Vector<f32, N>>,
-    state: &mut RowState,
-    space: &RowSpace,
-    own: u32,
-    #[comptime] value: usize,
-    #[comptime] shape: RowShape,
-) {
-    let (threads, beside, width) = comptime!((shape.threads, shape.beside, shape.pace.width));
-    let mut shared = Shared::<[f32]>::new_slice(comptime!(threads * beside * width));
-    #[unroll]
-    for i in 0..comptime!(shape.each) {
-        if comptime!(beside > 1) {
-            // All threads have read the earlier values.
-            sync_cube();
-            #[unroll]
-            for lane in 0..width {
-                let from = comptime!(shape.held_at(value, i, lane));
-                shared[UNIT_POS as usize * width + lane] = state.columns[from];
+        if comptime!(staged) {
+            if next < space.rows {
+                stage_row(operands, &*outs, &*state, space, (next, own), comptime!(shape.clone()));
             }
-            sync_cube();
-        }
-        let vector = own as usize + comptime!(i * threads);
-        if UNIT_POS < comptime!(threads as u32) && vector < space.vectors {
-            let mut all = Vector::<f32, N>::new(0.0f32);
-            #[unroll]
-            for lane in 0..width {
-                let mut sum = state.columns[comptime!(shape.held_at(value, i, lane))];
-                #[unroll]
-                for other in 1..beside {
-                    sum += shared[(own as usize + comptime!(other * threads)) * width + lane];
-                }
-                all.insert(lane, sum);
-            }
-            out[CUBE_POS_X as usize * space.vectors + vector] = all;
         }
     }
 }
@@ -459,11 +440,6 @@ fn of_vector<E: Float, N: Size>(
 }
 
 impl RowShape {
-    /// Number of a thread's sums over all rows.
-    const fn summed(&self) -> usize {
-        self.columns * self.each * self.pace.width
-    }
-
     /// Whether the thread's vector in this place may reach beyond the row: the last one does, or if a row has rows of
     /// its own, the last one of each.
     const fn may_reach(&self, place: usize) -> bool {
@@ -472,7 +448,7 @@ impl RowShape {
     }
 
     /// Index of a kept value of an element.
-    const fn held_at(&self, value: usize, vector: usize, lane: usize) -> usize {
+    pub(super) const fn held_at(&self, value: usize, vector: usize, lane: usize) -> usize {
         (value * self.each + vector) * self.pace.width + lane
     }
 }
@@ -493,7 +469,13 @@ fn loaded<E: Float, N: Size>(
     #[unroll]
     for i in 0..comptime!(loads.len()) {
         let lanes = match comptime!(loads[i]) {
-            RowSource::Operand(k) => load_one(operands, outs, at, comptime!(shape.operands[k]), pace),
+            RowSource::Operand(k) => {
+                if comptime!(shape.is_staged(k)) {
+                    staged_lanes(state, place, comptime!(shape.clone()))
+                } else {
+                    load_one(operands, outs, at, comptime!(shape.operands[k]), pace)
+                }
+            }
             RowSource::Held(k) => held(state, k, place, comptime!(shape.clone())),
             RowSource::Value(k) => repeated(state.values[k], pace),
             RowSource::Fold(k) => repeated(state.totals[k], pace),
@@ -555,6 +537,10 @@ fn total(
     #[comptime] monoid: Monoid,
 ) -> f32 {
     let mut all = sum;
+    if comptime!(threads > 1) {
+        // The first thread of a row may be behind: it writes values of the row.
+        sync_plane();
+    }
     #[unroll]
     for step in 0..comptime!(threads.min(WARP).ilog2()) {
         let other = plane_shuffle_xor(all, comptime!(1u32 << step));

@@ -1,0 +1,201 @@
+//! Long rows that are copied to shared memory while the row before them is computed.
+//!
+//! A block that keeps a long row has most registers of a multiprocessor, so a second block does not fit beside it, and memory would
+//! be idle while it computes. Such blocks go from row to row instead. As soon as a thread has its elements of a row in
+//! registers, it begins to copy those of the next row to shared memory, and reads no others there: no thread waits for another's
+//! copies.
+
+use super::kernel::{RowShape, RowSpace, RowState, WARP};
+use crate::kernel::elements::{OperandSource, Operands, Tensors, place, position};
+use crate::kernel::ptx::{CopyShape, copy_ahead, shared_address};
+use cubecl::prelude::*;
+use meshwright_device::kernels::rows::call::THREADS;
+use meshwright_device::kernels::rows::passes::RowSource;
+use meshwright_plan::DType;
+
+/// Elements of a copy: 16 bytes.
+const COPIED: usize = 4;
+/// The size of such a vector.
+pub(super) type Four = Const<COPIED>;
+
+/// An operand whose rows are staged in shared memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Staging {
+    /// Its number.
+    pub(super) operand: usize,
+    /// The only pass that reads it.
+    pub(super) pass: usize,
+}
+
+impl Staging {
+    /// The operand that is worth it, and the number of blocks, if there are several rows for each multiprocessor of a GPU. A block
+    /// may have so many bytes of shared memory.
+    pub(super) fn of(
+        shape: &RowShape,
+        rows: usize,
+        (multiprocessors, shared): (Option<u32>, usize),
+    ) -> Option<(Staging, usize)> {
+        let blocks = multiprocessors? as usize;
+        let is_one = shape.pace.rank == shape.rows + 1;
+        let alone =
+            is_one && shape.each > 0 && shape.columns == 0 && shape.threads > THREADS && rows > blocks;
+        let kept = shape.each * shape.threads * shape.pace.width;
+        let bytes = (kept + shape.threads / WARP) * size_of::<f32>();
+        if !alone || !shape.pace.width.is_multiple_of(COPIED) || bytes > shared {
+            return None;
+        }
+        let is_tensor = |(source, dtype): &(OperandSource, DType)| {
+            matches!(source, OperandSource::Vector(_) | OperandSource::Output(_)) && *dtype == DType::F32
+        };
+        let operands = shape.operands.iter().enumerate().filter(|(_, operand)| is_tensor(operand));
+        let staging = operands.map(|(operand, _)| operand).find_map(|operand| {
+            let reads = |loads: &[RowSource]| loads.contains(&RowSource::Operand(operand));
+            let passes = shape.passes.iter().enumerate();
+            let mut read = passes.filter(|(_, p)| reads(&p.row.loads) || reads(&p.elements.loads));
+            let ((pass, only), None) = (read.next()?, read.next()) else { return None };
+            // All threads meet in a fold before the next row's copies begin.
+            let folds = (0..shape.folds.len()).any(|k| only.folds(k));
+            (folds && !reads(&only.row.loads)).then_some(Staging { operand, pass })
+        })?;
+        Some((staging, blocks))
+    }
+}
+
+impl RowShape {
+    /// Copies of a row's elements, of 16 bytes each; 0 if none is staged.
+    pub(super) const fn copies(&self) -> usize {
+        if self.staging.is_some() { self.each * self.threads * self.pace.width / COPIED } else { 0 }
+    }
+
+    fn staged_source(&self) -> Option<OperandSource> {
+        self.staging.map(|staging| self.operands[staging.operand].0)
+    }
+
+    /// True if an operand's elements are read from shared memory.
+    pub(super) fn is_staged(&self, operand: usize) -> bool {
+        self.staging.is_some_and(|staging| staging.operand == operand)
+    }
+}
+
+/// Begins to copy a thread's elements of a row: of the first number, for the thread of the second.
+#[cube]
+pub(super) fn stage_row<E: Float, N: Size>(
+    operands: &Operands<E, N>,
+    outs: &Tensors<E, N>,
+    state: &RowState,
+    space: &RowSpace,
+    at: (usize, u32),
+    #[comptime] shape: RowShape,
+) {
+    match comptime!(shape.staged_source()) {
+        Some(OperandSource::Vector(slot)) => {
+            stage(operands.vectors.words.index(slot), state, space, at, shape);
+        }
+        Some(OperandSource::Output(slot)) => stage(outs.words.index(slot), state, space, at, shape),
+        _ => {}
+    }
+}
+
+#[cube]
+fn stage<N: Size>(
+    source: &OwnedTensor<Vector<f32, N>>,
+    state: &RowState,
+    space: &RowSpace,
+    at: (usize, u32),
+    #[comptime] shape: RowShape,
+) {
+    let (threads, parts, pace) = comptime!((shape.threads, shape.pace.width / COPIED, shape.pace));
+    let (row, own) = at;
+    let to = shared_address(&state.staged[0..1]) + own * 16u32;
+    let start = position(&space.sizes, row, 0usize, comptime!(shape.rows), pace);
+    let from = place(source, &start, comptime!(pace.rank)) / comptime!(pace.width) + own as usize;
+    #[unroll]
+    for i in 0..comptime!(shape.each) {
+        if comptime!(shape.even || i + 1 < shape.each)
+            || own as usize + comptime!(i * threads) < space.vectors
+        {
+            #[unroll]
+            for part in 0..parts {
+                let copy = comptime!(CopyShape {
+                    size: 16,
+                    from: (i * threads * parts + part) * 16,
+                    to: (i * parts + part) * threads * 16,
+                });
+                copy_ahead(&source[from..from + 1], to, 16u32, copy);
+            }
+        }
+    }
+}
+
+/// The elements of a vector of the row in shared memory, by the vector's place among the thread's.
+#[cube]
+pub(super) fn staged_lanes(
+    state: &RowState,
+    #[comptime] place: usize,
+    #[comptime] shape: RowShape,
+) -> Sequence<f32> {
+    let parts = comptime!(shape.pace.width / COPIED);
+    let mut lanes = Sequence::<f32>::new();
+    #[unroll]
+    for part in 0..parts {
+        let vector = state.staged[UNIT_POS as usize + comptime!((place * parts + part) * shape.threads)];
+        #[unroll]
+        for lane in 0..COPIED {
+            lanes.push(vector.extract(lane));
+        }
+    }
+    lanes
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+    use crate::kernel::elements::Pace;
+    use meshwright_device::kernels::rows::passes::{RowPart, RowPass, RowTarget};
+    use meshwright_device::kernels::scalar::ScalarProgram;
+    use meshwright_plan::Monoid;
+
+    /// A kernel that folds the elements of its operand, of so many vectors of 4 for a thread.
+    fn shape(each: usize, threads: usize) -> RowShape {
+        let loads = vec![RowSource::Operand(0)];
+        let none = RowPart { program: ScalarProgram::default(), loads: vec![], targets: vec![] };
+        let elements = RowPart { loads, targets: vec![RowTarget::Fold(0)], ..none.clone() };
+        RowShape {
+            passes: vec![RowPass { row: none, elements }],
+            folds: vec![Monoid::Max],
+            operands: vec![(OperandSource::Vector(0), DType::F32)],
+            results: vec![],
+            held: 1,
+            values: 0,
+            columns: 0,
+            rows: 1,
+            pace: Pace { rank: 2, along: 1, width: 4 },
+            threads,
+            beside: 1,
+            each,
+            even: true,
+            ahead: 4,
+            reaches: false,
+            staging: None,
+        }
+    }
+
+    /// Multiprocessors, and bytes of shared memory for a block.
+    const H200: (Option<u32>, usize) = (Some(132), 227 << 10);
+
+    #[test]
+    fn a_long_row_is_staged_where_a_multiprocessor_has_several() {
+        let (staging, blocks) = Staging::of(&shape(25, 512), 4096, H200).unwrap();
+        assert_eq!((staging, blocks), (Staging { operand: 0, pass: 0 }, 132));
+        assert!(Staging::of(&shape(25, 512), 132, H200).is_none(), "one row each");
+        assert!(Staging::of(&shape(8, THREADS), 4096, H200).is_none(), "blocks fit beside each other");
+        let a100 = (Some(108), 163 << 10);
+        assert!(Staging::of(&shape(25, 512), 4096, a100).is_none(), "an A100 has too little memory");
+        let halves = RowShape { operands: vec![(OperandSource::Vector(0), DType::BF16)], ..shape(25, 512) };
+        assert!(Staging::of(&halves, 4096, H200).is_none(), "halves");
+        let mut twice = shape(25, 512);
+        twice.passes.push(twice.passes[0].clone());
+        assert!(Staging::of(&twice, 4096, H200).is_none(), "a second pass reads it");
+    }
+}
