@@ -40,7 +40,7 @@ pub use dtype::{DType, square_scale};
 pub use expr::Expr;
 pub use memory::PeakMemory;
 pub use passes::PipelinePasses;
-pub use peak::{PeakBuffer, peak_by_kind};
+pub use peak::{PeakBuffer, StoredElements, peak_by_kind};
 pub use placement::Placement;
 pub use placement::cuts::Cuts;
 pub use placement::group::{Group, NotAGroup};

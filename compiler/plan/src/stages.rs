@@ -3,6 +3,7 @@
 use crate::actions::{Pass, PassRun, most_kept};
 use crate::in_flight::{KeptStack, kept_stacks, messages};
 use crate::passes::PipelinePasses;
+use crate::peak::StoredElements;
 use crate::{Axis, BufId, Buffer, Extent, Plan, Prim, coords_along, positions};
 use meshwright_sorted::SortedMap;
 
@@ -100,6 +101,12 @@ impl<'p> DeviceBlocks<'p> {
     pub fn bytes(&self, buf: BufId) -> u64 {
         let held = self.stage.as_ref().and_then(|s| s.held.get(&buf));
         held.copied().unwrap_or_else(|| self.size(buf))
+    }
+
+    /// The same where some buffers are stored otherwise.
+    pub fn stored_bytes(&self, buf: BufId, stored: &StoredElements) -> u64 {
+        let (bytes, planned) = (self.bytes(buf), self.plan.buffer(buf).dtype.bytes() as u64);
+        stored.get(&buf).map_or(bytes, |each| bytes / planned * each)
     }
 
     /// Bytes that messages take while microbatches pass the stages, beside the buffers of a pass: by the buffer that is sent or

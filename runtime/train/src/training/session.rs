@@ -353,7 +353,10 @@ impl Written {
         }
         run.write_plan(&needs.1.to_json())?;
         let named = options.machine.as_ref();
-        let estimate = named.map(|m| run_estimate(project, sources, m)).transpose()?;
+        let (estimate, mut notes) = match named.map(|m| run_estimate(project, sources, m)).transpose()? {
+            Some((estimate, notes)) => (Some(estimate), notes),
+            None => (None, vec![]),
+        };
         run.write_costs(&RunCosts { estimate, ..RunCosts::of(needs.1) })?;
         // From here on it is a run.
         let of_run = session.start;
@@ -375,6 +378,7 @@ impl Written {
             options.logs.iter().map(|format| logs::open(*format, &start)).collect()
         })?;
         let store = Some(run.checkpoints()?.keeping(options.saves.keep));
-        Ok(Written { run: Some(run), log: Some(log), store, notes: note.into_iter().collect() })
+        notes.extend(note);
+        Ok(Written { run: Some(run), log: Some(log), store, notes })
     }
 }

@@ -1,6 +1,7 @@
 //! Factors that are rounded to 8 bits and stored in another form: see [`meshwright_device::passes::fp8_matmuls`].
 
 use super::{Base, written};
+use meshwright_device::compile;
 use meshwright_device::decisions::decide::decisions;
 use meshwright_device::target::Target;
 use meshwright_plan::Arithmetic;
@@ -108,4 +109,35 @@ fn steps_around_codes() {
     };
     let rounds = ("map mul($0, $1) (y, i)", "map bf16(mul(round_e4m3(mul($0, $1)), $1)) (y, i)");
     largest.check(3, &[("a group of rows rounds to no codes", &[rounds], 2)]);
+}
+
+/// Three factors live at once, one of them read by rows and by columns: what counts as live is what the arena has for them.
+#[test]
+fn codes_take_a_byte_for_each_form() {
+    let text = "
+        x[b n] = param
+        w[n h] = param
+        y[b h] = param
+        i[] = input
+        q:bf16[b n] = map bf16(mul(round_e4m3(mul($0, $1)), $1)) (x, i)
+        v:bf16[n h] = map bf16(mul(round_e4m3(mul($0, $1)), $1)) (w, i)
+        g:bf16[b h] = map bf16(mul(round_e4m3(mul($0, $1)), $1)) (y, i)
+        p[b h] = contract (q, v)
+        s[] = sum (p)
+        d[n h] = contract (q, g)
+        t[] = sum (d)
+        output s
+        output t
+    ";
+    let plan = written(Arithmetic::FP8, "b 512 n 512 h 512", text);
+    let device = compile(&plan, 0, Target::h100()).unwrap_or_else(|e| panic!("{e}"));
+    let forms: Vec<u64> = device.stored.values().copied().filter(|each| *each > 0).collect();
+    assert_eq!(forms, [2, 1, 1], "{:?}", device.stored);
+    let on = plan.fullest();
+    let inputs: u64 = plan.program_inputs.iter().map(|i| on.bytes(i.buf)).sum();
+    let (live, placed) = (plan.peak_stored(&device.stored), inputs + device.arena.bytes);
+    // Beside them there are single numbers.
+    assert!(live.abs_diff(placed) < 4096, "{live} bytes are live, {placed} have a place");
+    assert_eq!(device.peak_memory(&plan).peak_bytes, device.peak_bytes(&plan));
+    assert!(device.peak_bytes(&plan).abs_diff(placed) < 4096);
 }

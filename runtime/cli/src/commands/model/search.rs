@@ -69,6 +69,11 @@ pub(crate) fn run(args: &LayoutSearchArgs, console: &mut Console) -> Result<(), 
     let begin = Instant::now();
     let found = searched(args, &subject, choices, console);
     let (space, outcome) = found.map_err(|e| console.failed(wrong(e), &sources))?;
+    super::note_assumed_rates(
+        &machine.name,
+        outcome.found.iter().flat_map(|f| &f.estimate.assumed_rates),
+        console,
+    );
     let of = (&space, &subject, name.as_str());
     let mut report = SearchReport::new(of, &outcome, (usize::from(args.top), args.pareto));
     report.seconds = begin.elapsed().as_secs_f64();
