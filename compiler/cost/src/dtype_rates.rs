@@ -57,8 +57,8 @@ static REFERENCES: LazyLock<Vec<Machine>> = LazyLock::new(|| {
     [DeviceKind::Cpu, DeviceKind::Gpu].into_iter().filter_map(read).collect()
 });
 
-/// The key of the dtype in which a device multiplies, and those whose rates stand for it, the nearest first. CPUs multiply factors
-/// of TF32 as `f32`, and both half types widened to `f32`.
+/// The key of the dtype in which a device multiplies, and those whose rates stand for it, the nearest first. CPUs multiply
+/// factors of TF32 as `f32`, and both half types as one.
 fn keys(kind: DeviceKind, arithmetic: Arithmetic, fp8: bool) -> (&'static str, &'static [&'static str]) {
     match (arithmetic, kind) {
         _ if fp8 => ("fp8", &["bf16", "f16", "tf32", "f32"]),

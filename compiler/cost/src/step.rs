@@ -130,7 +130,7 @@ impl DeviceRates {
         self.matrix(arithmetic, false).map(|m| m.peak * self.share)
     }
 
-    /// The rates of a dtype; where the machine file has none, those that stand for them.
+    /// The rates of a dtype, or what is taken for them.
     fn matrix(&self, arithmetic: Arithmetic, fp8: bool) -> Option<ProductRates> {
         product_rates(&self.device, arithmetic, fp8)
     }
@@ -160,7 +160,7 @@ impl DeviceRates {
         (multiplied + pairs * self.functions(&s.functions)) / d.attention_sustained / self.share
     }
 
-    /// The rate of an attention's factors relative to that of the half types, of which a GPU's file has the rates of attention.
+    /// The rate of an attention's factors relative to that of half types: rates of attention in a GPU's file are theirs.
     fn relative_to_halves(&self, arithmetic: Arithmetic) -> f64 {
         let halves = [Arithmetic::BF16, Arithmetic::F16, Arithmetic::FP8];
         if self.device.kind == DeviceKind::Cpu || halves.contains(&arithmetic) {

@@ -1,12 +1,7 @@
 //! What a device holds at a step, and at the moment when it holds most.
 
 use crate::memory::{ByKind, Lifetime, MemoryKind, Residency, held_on, lifetimes, paths, residency};
-use crate::{BufId, DeviceBlocks, PeakMemory, Plan};
-use meshwright_sorted::SortedMap;
-
-/// Bytes of an element of the buffers that a device stores otherwise than in their dtype of the Plan: 0 of those that it never
-/// makes.
-pub type StoredElements = SortedMap<BufId, u64>;
+use crate::{BufId, DeviceBlocks, PeakMemory, Plan, StoredElements};
 
 /// A buffer that is alive at a step, or at the peak.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,8 +60,7 @@ pub(crate) fn peak_on(
     (most, peak)
 }
 
-/// The lifetimes of buffers where a device stores some otherwise: these do not take the storage of an operand, which ends after the
-/// step.
+/// The lifetimes of buffers where a device stores some otherwise: these take no storage of an operand, which ends after the step.
 fn lives(plan: &Plan, mut planned: Vec<Lifetime>, stored: &StoredElements) -> Vec<Lifetime> {
     for (at, step) in plan.steps.iter().enumerate() {
         for (from, to) in &step.aliases {

@@ -3,9 +3,12 @@
 use crate::actions::{Pass, PassRun, most_kept};
 use crate::in_flight::{KeptStack, kept_stacks, messages};
 use crate::passes::PipelinePasses;
-use crate::peak::StoredElements;
 use crate::{Axis, BufId, Buffer, Extent, Plan, Prim, coords_along, positions};
 use meshwright_sorted::SortedMap;
+
+/// Bytes of an element of the buffers that a device stores otherwise than in their dtype of the Plan: 0 of those that it never
+/// makes.
+pub type StoredElements = SortedMap<BufId, u64>;
 
 /// The device with the largest blocks: of all, or of a stage of a pipeline.
 #[derive(Clone, Debug)]

@@ -370,12 +370,7 @@ impl Verifier<'_> {
     }
 
     /// Fails where a stack is updated in place while a slice of that position is live, which is to stay as it was.
-    fn no_slice_changes(
-        &self,
-        value: &TensorIr,
-        stack: &[Stretch],
-        position: usize,
-    ) -> Result<(), String> {
+    fn no_slice_changes(&self, value: &TensorIr, stack: &[Stretch], position: usize) -> Result<(), String> {
         let [stack] = stack else { return Ok(()) };
         let bytes = (value.shape.num_elements() * value.dtype.size()) as u64;
         let start = stack.start + position as u64 * bytes;

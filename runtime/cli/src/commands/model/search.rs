@@ -69,11 +69,6 @@ pub(crate) fn run(args: &LayoutSearchArgs, console: &mut Console) -> Result<(), 
     let begin = Instant::now();
     let found = searched(args, &subject, choices, console);
     let (space, outcome) = found.map_err(|e| console.failed(wrong(e), &sources))?;
-    super::note_assumed_rates(
-        &machine.name,
-        outcome.found.iter().flat_map(|f| &f.estimate.assumed_rates),
-        console,
-    );
     let of = (&space, &subject, name.as_str());
     let mut report = SearchReport::new(of, &outcome, (usize::from(args.top), args.pareto));
     report.seconds = begin.elapsed().as_secs_f64();
@@ -134,7 +129,7 @@ fn with_lines(
     Ok(())
 }
 
-/// Searches, and says from time to time how far it is.
+/// Searches, and says from time to time how far it is, and in the end which rates it has assumed.
 fn searched(
     args: &LayoutSearchArgs,
     subject: &Subject<'_>,
@@ -162,7 +157,10 @@ fn searched(
     let cores =
         args.cores.get().unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
     let outcome = Search::new(&space, &work, subject).run(&mut Limits { cores, stop: &mut stop });
-    Ok((space, outcome.map_err(|e| e.to_string())?))
+    let outcome = outcome.map_err(|e| e.to_string())?;
+    let assumed = outcome.found.iter().flat_map(|f| &f.estimate.assumed_rates);
+    super::note_assumed_rates(&subject.machine.name, assumed, console);
+    Ok((space, outcome))
 }
 
 /// What the command line fixes.
