@@ -36,9 +36,9 @@ pub struct DevicePlan {
     pub left: SortedSet<BufId>,
     /// Buffers of the Plan that fusion removes: no launch reads or writes them.
     pub never: SortedSet<BufId>,
-    /// Bytes of an element of the buffers that are stored otherwise than in the Plan: 0 of those of `never` whose storage no other
-    /// buffer takes, and of stacks of masks that are drawn again. Of a factor in FP8 there is one for its codes, and one for those
-    /// of its transposed matrix.
+    /// Bytes of an element of the buffers that are stored otherwise than in the Plan: 0 of those of `never` whose storage no
+    /// other buffer takes, and of stacks of masks that are drawn again. Of a factor in FP8 there is one for its codes, and one
+    /// for those of its transposed matrix.
     pub stored: StoredElements,
     /// Reasons why attention is computed by plain operations, by step.
     pub attention_without_kernel: SortedMap<usize, NoAttentionKernel>,

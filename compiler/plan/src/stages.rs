@@ -6,8 +6,7 @@ use crate::passes::PipelinePasses;
 use crate::{Axis, BufId, Buffer, Extent, Plan, Prim, coords_along, positions};
 use meshwright_sorted::SortedMap;
 
-/// Bytes of an element of the buffers that a device stores otherwise than in their dtype of the Plan: 0 of those that it never
-/// makes.
+/// Bytes of an element of the buffers that a device stores otherwise than in their dtype of the Plan: 0 if it never makes them.
 pub type StoredElements = SortedMap<BufId, u64>;
 
 /// The device with the largest blocks: of all, or of a stage of a pipeline.

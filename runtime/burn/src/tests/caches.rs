@@ -160,7 +160,7 @@ fn a_slice_outlives_an_update_of_its_stack() {
         let mut cluster = cluster_on(&Mesh::default(), backend);
         let program = cluster.load(Arc::new(reads_before_and_after())).unwrap();
         for _ in 0..2 {
-            let out = cluster.run(program, 1, &given).unwrap();
+            let out = cluster.run(program, 1, &given).unwrap().outputs;
             let wanted = |shape: Vec<usize>, of: &[f64]| HostTensor {
                 shape,
                 data: HostData::from_f64(DType::F32, of.to_vec()),
