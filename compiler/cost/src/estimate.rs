@@ -2,6 +2,7 @@
 
 pub use crate::memory::Fits;
 
+use crate::dtype_rates::AssumedRate;
 use crate::engine::EngineKind;
 use crate::foreign::translated;
 use crate::kernels::program;
@@ -14,8 +15,8 @@ use crate::timeline::{Spent, TimelineEvent, events, spent};
 use crate::work::{DeviceWork, Transfer, WorkItem};
 use meshwright_device::{CompileError, DevicePlan, compile_launches};
 use meshwright_plan::KernelFamily;
-use meshwright_plan::{Axis, BufId, Plan};
-use meshwright_sorted::{SortedMap, SortedSet};
+use meshwright_plan::{Axis, Plan, StoredElements};
+use meshwright_sorted::SortedMap;
 use serde::Serialize;
 use std::sync::Arc;
 
@@ -71,6 +72,8 @@ pub struct Estimate {
     pub bytes: u64,
     /// The pipeline.
     pub pipe: Option<PipeEstimate>,
+    /// Rates of products that the machine file lacks, and what was taken for them.
+    pub assumed_rates: Vec<AssumedRate>,
     /// Collectives, those with the same step in the Plan together.
     pub collectives: Vec<CollectiveEstimate>,
 }
@@ -128,7 +131,7 @@ impl Breakdown {
 /// Bytes of the fullest device.
 #[derive(Clone, Debug, Serialize)]
 pub struct Memory {
-    /// Greatest sum of the buffers of the Plan that are alive at once, without buffers that no kernel stores.
+    /// Greatest sum of the buffers of the Plan that are alive at once, in the form in which the device stores them.
     pub peak_bytes: u64,
     /// The same with what a device reserves.
     pub device_bytes: u64,
@@ -325,7 +328,7 @@ impl<'a> PlanOnDevice<'a> {
             hidden: named(plan, &spent.hidden, NOTHING),
             memory: match held {
                 Some(held) => held_memory(&held, asked.machine),
-                None => memory(plan, &device.absent, asked.machine),
+                None => memory(plan, &device.stored, asked.machine),
             }
             .of_others(matches!(asked.engine, EngineKind::Foreign(_)) || projected),
             model_flops: asked.model_flops,
@@ -337,6 +340,10 @@ impl<'a> PlanOnDevice<'a> {
             kernels: spent.moved.0.round() as u64,
             bytes: spent.moved.1.round() as u64,
             pipe,
+            assumed_rates: {
+                let items = run.body.iter().chain(own.iter().flat_map(StagesWork::items).flatten());
+                rates.device().assumed(items.flat_map(WorkItem::kernels))
+            },
             collectives: collectives(plan, (run, own.as_ref()), &spent, rates),
             breakdown,
         })
@@ -457,8 +464,8 @@ impl Memory {
 }
 
 /// Bytes by use at the peak.
-fn memory(plan: &Plan, absent: &SortedSet<BufId>, machine: &Machine) -> Memory {
-    let held = plan.peak_memory(absent);
+fn memory(plan: &Plan, stored: &StoredElements, machine: &Machine) -> Memory {
+    let held = plan.peak_memory(stored);
     let peak = held.peak_bytes;
     Memory {
         peak_bytes: peak,

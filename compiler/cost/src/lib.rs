@@ -6,6 +6,7 @@
 //! - No number about a machine outside of a machine file.
 
 pub mod collective;
+pub mod dtype_rates;
 pub mod engine;
 pub mod estimate;
 pub mod foreign;

@@ -1,7 +1,8 @@
 //! Seconds of the kernels of a device.
 
+use crate::dtype_rates::{AssumedRate, ProductRates, product_rates};
 use crate::engine::OWN_ATTENTION;
-use crate::machine::{AttentionRates, Device, DeviceKind, Machine, MatrixRates};
+use crate::machine::{AttentionRates, Device, DeviceKind, Machine};
 use crate::shape::efficiency;
 use crate::work::{KernelWork, Matmul, ScalarFamily, Scores};
 use meshwright_device::kernels::host::{LEAST_MATRIX, MOST_ROWS};
@@ -78,7 +79,7 @@ impl DeviceRates {
         let memory = work.bytes / stream.total.map_or(alone, |total| alone.min(total / self.beside));
         let product = |p: &Matmul| {
             let rate =
-                |m: &MatrixRates| (self.device.product.issue * m.peak).min(m.best * self.device.sustained);
+                |m: ProductRates| (self.device.product.issue * m.peak).min(m.best * self.device.sustained);
             self.matrix(p.arithmetic, p.fp8).map_or(0.0, |m| p.flops() / rate(m) / self.share)
         };
         let products = match work.family {
@@ -129,16 +130,25 @@ impl DeviceRates {
         self.matrix(arithmetic, false).map(|m| m.peak * self.share)
     }
 
-    /// The rates of a dtype, or of the next that the machine has.
-    pub(crate) fn matrix(&self, arithmetic: Arithmetic, fp8: bool) -> Option<&MatrixRates> {
-        let names: &[&str] = match arithmetic {
-            _ if fp8 => &["fp8", "bf16"],
-            Arithmetic::BF16 | Arithmetic::F16 | Arithmetic::FP8 => &["bf16", "f16", "f32"],
-            Arithmetic::F64 => &["f64", "f32"],
-            Arithmetic::TF32 => &["tf32", "f32", "f64", "bf16"],
-            Arithmetic::F32 => &["f32", "f64", "bf16"],
-        };
-        names.iter().find_map(|n| self.device.matrix.get(*n))
+    /// The rates of a dtype, or what is taken for them.
+    fn matrix(&self, arithmetic: Arithmetic, fp8: bool) -> Option<ProductRates> {
+        product_rates(&self.device, arithmetic, fp8)
+    }
+
+    /// Rates that the machine file lacks, of all dtypes that kernels multiply.
+    pub(crate) fn assumed<'k>(&self, all: impl IntoIterator<Item = &'k KernelWork>) -> Vec<AssumedRate> {
+        let mut found: Vec<AssumedRate> = vec![];
+        for work in all {
+            let products = work.products.iter().map(|p| (p.arithmetic, p.fp8));
+            let scores = work.attention.iter().map(|s| (s.arithmetic, false));
+            let rates = products.chain(scores).filter_map(|(arithmetic, fp8)| self.matrix(arithmetic, fp8));
+            for assumed in rates.filter_map(|rates| rates.assumed) {
+                if !found.contains(&assumed) {
+                    found.push(assumed);
+                }
+            }
+        }
+        found
     }
 
     fn own_scores(&self, s: &Scores) -> f64 {
@@ -148,6 +158,16 @@ impl DeviceRates {
         let rate = self.matrix(s.arithmetic, false).map_or(f64::INFINITY, |m| m.best * d.sustained);
         let multiplied = products * pairs * (s.width + s.values) / rate;
         (multiplied + pairs * self.functions(&s.functions)) / d.attention_sustained / self.share
+    }
+
+    /// The rate of an attention's factors relative to that of half types: rates of attention in a GPU's file are theirs.
+    fn relative_to_halves(&self, arithmetic: Arithmetic) -> f64 {
+        let halves = [Arithmetic::BF16, Arithmetic::F16, Arithmetic::FP8];
+        if self.device.kind == DeviceKind::Cpu || halves.contains(&arithmetic) {
+            return 1.0;
+        }
+        let best = |a: Arithmetic| self.matrix(a, false).map(|m| m.best);
+        best(arithmetic).zip(best(Arithmetic::BF16)).map_or(1.0, |(own, half)| own / half)
     }
 
     /// Seconds of an attention: by the rates of the first kernel that the machine has. Where nobody has measured this project's
@@ -166,7 +186,9 @@ impl DeviceRates {
         let width = found.map_or(1.0, |f| f.width_rate(s.width));
         let pairs = s.matrices * s.queries * s.keys * s.visible;
         let flops = products * pairs * (s.width + s.values) * if s.dropout { *dropout } else { 1.0 };
-        flops / (top * width * s.keys / (s.keys + half) * d.attention_sustained * self.share)
+        flops
+            / (top * width * s.keys / (s.keys + half) * d.attention_sustained * self.share)
+            / self.relative_to_halves(s.arithmetic)
     }
 }
 

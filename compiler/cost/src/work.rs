@@ -23,6 +23,17 @@ pub enum WorkItem {
     Loop(Loop),
 }
 
+impl WorkItem {
+    /// Its kernels, those of loops once.
+    pub(crate) fn kernels(&self) -> Vec<&KernelWork> {
+        match self {
+            WorkItem::Work(work) => vec![&**work],
+            WorkItem::Loop(of) => of.body.iter().flat_map(|(item, _)| item.kernels()).collect(),
+            WorkItem::Start(_) | WorkItem::Wait(_) => vec![],
+        }
+    }
+}
+
 /// A loop with its body.
 #[derive(Clone, Debug)]
 pub struct Loop {

@@ -10,7 +10,7 @@ use crate::target::Target;
 use crate::turns::{Carried, Turn};
 use burn_ir::{GraphIr, OperationIr, TensorId, TensorIr};
 use meshwright_plan::actions::Action;
-use meshwright_plan::{BufId, DType, Dim, Group, IdVec, Pipeline, Plan};
+use meshwright_plan::{BufId, DType, Dim, Group, IdVec, Pipeline, Plan, StoredElements};
 use meshwright_sorted::{SortedMap, SortedSet};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
@@ -36,9 +36,10 @@ pub struct DevicePlan {
     pub left: SortedSet<BufId>,
     /// Buffers of the Plan that fusion removes: no launch reads or writes them.
     pub never: SortedSet<BufId>,
-    /// Buffers without storage: those of `never` whose storage no other buffer takes, and the stacks of masks that are
-    /// drawn again.
-    pub absent: SortedSet<BufId>,
+    /// Bytes of an element of the buffers that are stored otherwise than in the Plan: 0 of those of `never` whose storage no
+    /// other buffer takes, and of stacks of masks that are drawn again. Of a factor in FP8 there is one for its codes, and one
+    /// for those of its transposed matrix.
+    pub stored: StoredElements,
     /// Reasons why attention is computed by plain operations, by step.
     pub attention_without_kernel: SortedMap<usize, NoAttentionKernel>,
     /// Reasons why matmuls of factors that are rounded to FP8 run in `bf16`, by step; empty on CPUs.

@@ -7,17 +7,17 @@ use meshwright_sorted::SortedSet;
 impl DevicePlan {
     /// Most bytes at once of a device with these blocks.
     pub fn peak_on(&self, plan: &Plan, on: &DeviceBlocks<'_>) -> u64 {
-        plan.peak_on(on, &self.absent).max(self.reserved(plan, on))
+        plan.peak_on(on, &self.stored).max(self.reserved(plan, on))
     }
 
     /// Most bytes at once of the device that needs most.
     pub fn peak_bytes(&self, plan: &Plan) -> u64 {
-        plan.peak_without(&self.absent).max(self.reserved(plan, &plan.fullest()))
+        plan.peak_stored(&self.stored).max(self.reserved(plan, &plan.fullest()))
     }
 
     /// The same by use. Gaps of the arena, and what only a device plan has, such as random bits of attention, are workspace.
     pub fn peak_memory(&self, plan: &Plan) -> PeakMemory {
-        let live = plan.peak_memory(&self.absent);
+        let live = plan.peak_memory(&self.stored);
         let more = self.peak_bytes(plan).saturating_sub(live.peak_bytes);
         PeakMemory {
             peak_bytes: live.peak_bytes + more,

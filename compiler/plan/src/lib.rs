@@ -59,6 +59,6 @@ pub use prim::{Part, Prim};
 pub use provenance::Provenance;
 pub use random::Init;
 pub use repeat::{StepLoop, only_member, positions};
-pub use stages::DeviceBlocks;
+pub use stages::{DeviceBlocks, StoredElements};
 pub use step::{Arity, Phase, Step};
 pub use subexpression::subexpression;

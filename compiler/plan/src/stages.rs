@@ -6,6 +6,9 @@ use crate::passes::PipelinePasses;
 use crate::{Axis, BufId, Buffer, Extent, Plan, Prim, coords_along, positions};
 use meshwright_sorted::SortedMap;
 
+/// Bytes of an element of the buffers that a device stores otherwise than in their dtype of the Plan: 0 if it never makes them.
+pub type StoredElements = SortedMap<BufId, u64>;
+
 /// The device with the largest blocks: of all, or of a stage of a pipeline.
 #[derive(Clone, Debug)]
 pub struct DeviceBlocks<'p> {
@@ -100,6 +103,12 @@ impl<'p> DeviceBlocks<'p> {
     pub fn bytes(&self, buf: BufId) -> u64 {
         let held = self.stage.as_ref().and_then(|s| s.held.get(&buf));
         held.copied().unwrap_or_else(|| self.size(buf))
+    }
+
+    /// The same where some buffers are stored otherwise.
+    pub fn stored_bytes(&self, buf: BufId, stored: &StoredElements) -> u64 {
+        let (bytes, planned) = (self.bytes(buf), self.plan.buffer(buf).dtype.bytes() as u64);
+        stored.get(&buf).map_or(bytes, |each| bytes / planned * each)
     }
 
     /// Bytes that messages take while microbatches pass the stages, beside the buffers of a pass: by the buffer that is sent or

@@ -194,3 +194,43 @@ fn facts_about_another_engine_come_from_a_file() {
     let (code, _, err) = of("atention = \"flash2\"\n");
     assert!(code == 1 && err.contains("E0531") && err.contains("atention"), "{err}");
 }
+
+/// Each command that estimates names the rate that a file lacks, once, and what stands for it.
+#[test]
+fn a_rate_that_a_machine_file_lacks_is_named() {
+    let at = folder("missing-rate");
+    let text = meshwright_cost::shipped_machines::find("dgx-h100").unwrap();
+    let (before, after) = text.split_once("[device.matrix.f32]").unwrap();
+    let rest = after.split_once("[device.matrix.f64]").unwrap().1;
+    let file = at.join("mine.toml");
+    std::fs::write(&file, format!("{before}[device.matrix.f64]{rest}")).unwrap();
+    let of = |command: &[&str], precision: &str, json: &[&str]| {
+        let file = file.to_str().unwrap();
+        let gpt = ["gpt", "--preset", "tiny", "--precision", precision, "--machine", file];
+        let (code, out, err) = run(&[command, &gpt, json].concat());
+        assert_eq!(code, 0, "{err}");
+        (out, err)
+    };
+    let note = "the file of DGX H100 80 GB has no rate of `f32` products: they are priced at 0.135 of the rate of `tf32`, as on dgx-h100; add `[device.matrix.f32]` with `peak` and `best` to the file";
+    let search = ["search", "--devices", "2", "--top", "1"];
+    let [estimate, explain] = [["estimate"], ["explain"]];
+    for command in [&estimate[..], &explain, &search] {
+        assert_eq!(of(command, "f32", &[]).1.matches(note).count(), 1, "{command:?}");
+        assert!(!of(command, "bf16", &[]).1.contains("has no rate"), "{command:?}");
+    }
+    let (out, err) = of(&estimate, "f32", &["--format", "json"]);
+    let found: Value = serde_json::from_str(&out).unwrap();
+    let rate = &found["assumed_rates"][0];
+    assert_eq!(
+        (&rate["dtype"], &rate["taken"], &rate["as_on"]),
+        (&"f32".into(), &"tf32".into(), &"dgx-h100".into())
+    );
+    assert!(err.contains(&note.replace('"', "")), "{err}");
+    // The same as with the rate itself, which is that of the shipped file.
+    let shipped = ["estimate", "gpt", "--preset", "tiny", "--precision", "f32", "--machine", "dgx-h100"];
+    let shipped = json(&shipped);
+    let ratio =
+        found["breakdown"]["matmul"].as_f64().unwrap() / shipped["breakdown"]["matmul"].as_f64().unwrap();
+    assert!((0.8..1.2).contains(&ratio), "{ratio}");
+    assert_eq!(shipped["assumed_rates"].as_array().unwrap().len(), 0);
+}

@@ -10,7 +10,7 @@ use meshwright_cost::machine::Machine;
 use meshwright_cost::pipe::Pipe;
 use meshwright_device::compile;
 use meshwright_plan::actions::PipelineSchedule;
-use meshwright_plan::{DType, Phase, Plan, Prim};
+use meshwright_plan::{Arithmetic, DType, Phase, Plan, Prim};
 use meshwright_train::estimates::foresight::{SHIPPED_RUNS, read_runs, rows, summary};
 use meshwright_train::estimates::{EstimateOptions, estimated, machine};
 use meshwright_train::{Loaded, Project, ProjectOptions};
@@ -104,6 +104,34 @@ fn an_h200_is_estimated() {
     }
 }
 
+/// A GPU multiplies factors of `f32` without tensor cores, and those of TF32 on them at half the rate of half types: in products,
+/// and in attention, whether its rates are published or those of what it computes.
+#[test]
+fn products_and_attention_have_the_rate_of_their_digits() {
+    for name in ["dgx-a100-80g", "dgx-h100", "dgx-h200"] {
+        let machine = machine(name, &[]).unwrap_or_else(|e| panic!("{}", e.message));
+        let gpt: Case<'_> = ("gpt", "small", &[("batch", 16)], "", "");
+        let of = |precision| on(&in_precision(&gpt, precision), &machine, None);
+        let all = [Arithmetic::BF16, Arithmetic::TF32, Arithmetic::F32].map(of);
+        let peaks = ["bf16", "tf32", "f32"].map(|dtype| machine.device.matrix[dtype].peak);
+        for pair in [0, 1] {
+            let [fast, slow] = [pair, pair + 1].map(|k| &all[k].breakdown);
+            let least = 0.5 * peaks[pair] / peaks[pair + 1];
+            for (of, fast, slow) in
+                [("products", fast.matmul, slow.matmul), ("attention", fast.attention, slow.attention)]
+            {
+                assert!(
+                    slow > fast && (of == "attention" || slow > least * fast),
+                    "{name}, {of}: {fast} {slow}"
+                );
+            }
+        }
+        assert!(all.iter().all(|e| e.assumed_rates.is_empty()), "{name}");
+        // The step is no faster than the peak of its dtype.
+        assert!(all.iter().all(|e| e.mfu.is_some_and(|mfu| mfu < 1.0)), "{name}");
+    }
+}
+
 /// The programs of docs/results/host_time.md.
 const HOST_TIME: &[Case<'static>] = &[
     ("mnist_mlp", "", &[], "", ""),
@@ -119,9 +147,13 @@ const HOST_TIME: &[Case<'static>] = &[
     ("gpt", "", &[("batch", 16)], "", ""),
 ];
 
-fn on_h100(of: &Case<'_>, precision: DType) -> Estimate {
+fn in_precision(of: &Case<'_>, precision: Arithmetic) -> ProjectOptions {
+    ProjectOptions { precision: Some(precision), ..options(of, None) }
+}
+
+fn on_h100(of: &Case<'_>, precision: Arithmetic) -> Estimate {
     let h100 = machine("dgx-h100", &[]).unwrap_or_else(|e| panic!("{}", e.message));
-    on(&options(of, Some(precision)), &h100, None)
+    on(&in_precision(of, precision), &h100, None)
 }
 
 /// Kernels, bytes that they move, and bytes that are live at the peak: those that the whole device plan has. Its places in
@@ -129,18 +161,18 @@ fn on_h100(of: &Case<'_>, precision: DType) -> Estimate {
 #[test]
 fn launches_and_bytes_of_a_gpu_are_those_of_its_device_plan() {
     for of in HOST_TIME {
-        for precision in [DType::F32, DType::BF16] {
+        for precision in [Arithmetic::F32, Arithmetic::BF16, Arithmetic::FP8] {
             let e = on_h100(of, precision);
-            let plan = plan(&options(of, Some(precision)));
+            let plan = plan(&in_precision(of, precision));
             let device = compile(&plan, 0, EngineKind::Cuda.target()).unwrap();
             let totals = device.totals(&plan);
             let (moved, live) = (totals.traffic.read + totals.traffic.written, e.memory.peak_bytes);
-            let peak = plan.peak_without(&device.absent);
-            assert_eq!((e.kernels, live), (totals.kernels, peak), "{of:?} in {precision}");
+            let peak = plan.peak_stored(&device.stored);
+            assert_eq!((e.kernels, live), (totals.kernels, peak), "{of:?} in {precision:?}");
             let whole = totals.peak_bytes;
             assert!(whole >= live && near(live as f64, whole as f64, 0.1), "{of:?}: {live} of {whole}");
             // Memory that is only named counts as written there.
-            assert!(near(e.bytes as f64, moved as f64, 0.05), "{of:?} in {precision}: {} {moved}", e.bytes);
+            assert!(near(e.bytes as f64, moved as f64, 0.05), "{of:?} in {precision:?}: {} {moved}", e.bytes);
         }
     }
 }
@@ -153,7 +185,7 @@ fn a_gpu_launches_about_as_many_kernels_as_are_estimated() {
         (("bert", "", &[("batch", 2), ("seq", 512), ("layers", 2)], "", ""), 129, 757_641_932),
     ];
     for (of, kernels, planned) in &two_layers {
-        let e = on_h100(of, DType::BF16);
+        let e = on_h100(of, Arithmetic::BF16);
         assert!(near(e.kernels as f64, *kernels as f64, 0.15), "{of:?}: {} for {kernels}", e.kernels);
         assert!(near(e.memory.peak_bytes as f64, *planned as f64, 0.05), "{of:?}: {}", e.memory.peak_bytes);
     }

@@ -297,7 +297,7 @@ const CHANGES: [(&str, Change); 12] = [
     }),
     ("buffer at the end", |device| assert!(device.left.insert(BufId(u32::MAX)))),
     ("fused buffer", |device| assert!(device.never.insert(BufId(u32::MAX)))),
-    ("buffer without storage", |device| assert!(device.absent.insert(BufId(u32::MAX)))),
+    ("buffer without storage", |device| assert!(device.stored.insert(BufId(u32::MAX), 0).is_none())),
     ("offset", |device| {
         let at = device.arena.spots.iter_mut().find_map(|spot| match spot {
             Spot::At { start, .. } => Some(start),

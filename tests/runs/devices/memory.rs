@@ -4,8 +4,7 @@
 use crate::support::{command, options, run, said, write_tags};
 use meshwright_core::training_step;
 use meshwright_device::target::Target;
-use meshwright_plan::Plan;
-use meshwright_sorted::SortedSet;
+use meshwright_plan::{Plan, StoredElements};
 use meshwright_train::estimates::{EstimateOptions, estimated, machine};
 use meshwright_train::{Project, ProjectOptions};
 use serde_json::Value;
@@ -65,7 +64,7 @@ fn said_of(args: &[&str]) -> EstimatedMemory {
     // Of a pipeline a device of each stage; the fullest is what is estimated.
     let plan = plan(&o);
     let stages: Vec<f64> =
-        plan.device_blocks().iter().map(|on| plan.peak_on(on, &SortedSet::new()) as f64).collect();
+        plan.device_blocks().iter().map(|on| plan.peak_on(on, &StoredElements::new()) as f64).collect();
     assert_eq!(peak, stages.iter().copied().fold(0.0, f64::max), "{args:?}");
     let all = stages.iter().sum::<f64>() * (plan.mesh.devices() / stages.len()) as f64;
     EstimatedMemory { all, staged: stages.len() > 1 }

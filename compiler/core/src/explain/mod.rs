@@ -20,7 +20,9 @@ use crate::lowering::LineOf;
 use crate::partition::{Instr, Spmd};
 use crate::rows::Rows;
 use meshwright_ops::Id;
-use meshwright_plan::{CollectiveTotal, Dim, Extent, PeakMemory, Phase, Plan, Prim, Provenance, StepLoop};
+use meshwright_plan::{
+    CollectiveTotal, Dim, Extent, PeakMemory, Phase, Plan, Prim, Provenance, StepLoop, StoredElements,
+};
 use meshwright_sorted::{SortedMap, SortedSet};
 use serde::Serialize;
 use std::ops::Range;
@@ -291,7 +293,7 @@ pub fn explain(compiled: &Compiled, line_of: &LineOf) -> Report {
         per_device: DeviceReport {
             flops: s.flops,
             collective_bytes: s.collective_bytes,
-            memory: plan.peak_memory(&SortedSet::new()),
+            memory: plan.peak_memory(&StoredElements::new()),
         },
     }
 }

@@ -1,8 +1,7 @@
 //! What `explain` says of a pipeline: its stages, the passes of each in order, and how long they wait for each other.
 
 use meshwright_plan::actions::{Pass, PassRun, makespan};
-use meshwright_plan::{DeviceBlocks, Extent, PipelinePasses, Plan, Prim, ProgramInputKind};
-use meshwright_sorted::SortedSet;
+use meshwright_plan::{DeviceBlocks, Extent, PipelinePasses, Plan, Prim, ProgramInputKind, StoredElements};
 use serde::Serialize;
 
 /// A stage of a pipeline, which is all stages of a device where it has several. All figures are of a device of it in a step.
@@ -119,7 +118,7 @@ fn stage(plan: &Plan, passes: &PipelinePasses<'_>, (at, on): (usize, &DeviceBloc
         parameter_bytes: held(ProgramInputKind::Param),
         optimizer_state_bytes: held(ProgramInputKind::OptimizerState),
         in_flight: meshwright_plan::actions::in_flight(&passes.runs[at]),
-        peak_bytes: plan.peak_on(on, &SortedSet::new()),
+        peak_bytes: plan.peak_on(on, &StoredElements::new()),
         arena_bytes: None,
         flops,
         sends,

@@ -1,8 +1,8 @@
 //! Lifetimes of buffers, donations of storage, and the peak of live bytes.
 
 use super::per_buffer::PerBuffer;
-use meshwright_plan::{BufId, Donation, Plan, Prim, ProgramInputKind, Summary};
-use meshwright_sorted::{SortedMap, SortedSet};
+use meshwright_plan::{BufId, Donation, Plan, Prim, ProgramInputKind, StoredElements, Summary};
+use meshwright_sorted::SortedMap;
 
 /// The ends in a step.
 #[derive(Clone, Debug, Default)]
@@ -26,7 +26,7 @@ pub fn lifetimes(mut plan: Plan) -> Plan {
         let bound =
             |kind| plan.program_inputs.iter().filter(move |i| i.kind == kind).map(|i| on.bytes(i.buf)).sum();
         let mut s = plan.summary.clone();
-        s.peak_bytes = plan.peak_on(&on, &SortedSet::new());
+        s.peak_bytes = plan.peak_on(&on, &StoredElements::new());
         s.parameter_bytes = bound(ProgramInputKind::Param);
         s.optimizer_state_bytes = bound(ProgramInputKind::OptimizerState);
         s.step_bytes = s.peak_bytes - s.parameter_bytes - s.optimizer_state_bytes;

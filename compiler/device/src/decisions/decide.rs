@@ -125,7 +125,7 @@ fn step_order(lowering: &mut Lowering<'_>) -> bool {
 fn attention_bits(lowering: &mut Lowering<'_>) -> bool {
     let plan = lowering.context.plan;
     let key = |step: usize| lowering.attention_bits_of(&plan.steps[step]);
-    lowering.decisions.attention_bits = AttentionBits::of(&lowering.uses, &lowering.decisions.order, key);
+    lowering.decisions.attention_bits = AttentionBits::of(&lowering.uses, key);
     let bits = &lowering.decisions.attention_bits;
     !(bits.stored.is_empty() && bits.shared.is_empty())
 }

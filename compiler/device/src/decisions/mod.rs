@@ -15,7 +15,7 @@ use crate::passes::inlined::InlinedValues;
 use crate::passes::masks::Masks;
 use crate::passes::residuals::{ResidualStep, Residuals};
 use crate::passes::step_order::StepOrder;
-use meshwright_plan::BufId;
+use meshwright_plan::{BufId, StoredElements};
 use meshwright_sorted::SortedSet;
 
 /// Decisions of all passes. Those of a pass that has not run yet are empty: each step is a launch of its own, in the Plan's
@@ -91,9 +91,9 @@ impl Decisions {
             || self.fused.never.contains(&buf)
     }
 
-    /// Buffers that are fused away; and `absent`: those whose storage no other buffer reuses, and stacks of masks that are drawn
-    /// again.
-    pub fn absent(&self, uses: &DefUse<'_>) -> (SortedSet<BufId>, SortedSet<BufId>) {
+    /// Buffers that are fused away; and what is stored otherwise than in the Plan: nothing of those whose storage no other buffer
+    /// reuses, and of stacks of masks that are drawn again; of factors in FP8 a byte for each form of an element.
+    pub fn stored(&self, uses: &DefUse<'_>) -> (SortedSet<BufId>, StoredElements) {
         let plan = uses.plan;
         let all = (0..plan.buffers.len()).map(|b| BufId(b as u32));
         let never: SortedSet<BufId> = all.filter(|b| self.is_never_made(*b)).collect();
@@ -104,12 +104,14 @@ impl Decisions {
         let added = added.flat_map(|(product, _)| &plan.steps[*product].writes).map(|o| &o.buf);
         let alone = self.fused.never.iter().chain(added).filter(|b| !shares.contains(b));
         let computed = self.masks.drawn_by.keys().chain(self.inlined.values.keys()).chain(alone);
-        let mut absent: SortedSet<BufId> = computed.copied().collect();
+        let mut stored: StoredElements = computed.map(|buf| (*buf, 0)).collect();
         for at in &self.masks.skipped {
             if let Some(ResidualStep::Store { stack, .. }) = self.residuals.steps.get(at) {
-                absent.extend(&self.residuals.stacks[stack]);
+                stored.extend(self.residuals.stacks[stack].iter().map(|buf| (*buf, 0)));
             }
         }
-        (never, absent)
+        let codes = self.fp8.factors.iter().map(|(buf, f)| (*buf, u64::from(f.plain) + u64::from(f.turned)));
+        stored.extend(codes);
+        (never, stored)
     }
 }

@@ -55,7 +55,7 @@ pub(super) fn launches(
     let mut lowering = Lowering::new(plan, rank, target);
     lowering.apart.clone_from(apart);
     let left = decide(&mut lowering, verified)?;
-    let (never, absent) = lowering.decisions.absent(&lowering.uses);
+    let (never, stored) = lowering.decisions.stored(&lowering.uses);
     let order = lowering.decisions.order.steps.clone();
     let (body, operations, open, in_flight) = (vec![], vec![], vec![], SortedMap::new());
     let mut builder = ProgramBuilder {
@@ -107,7 +107,7 @@ pub(super) fn launches(
         pairs,
         left,
         never,
-        absent,
+        stored,
         attention_without_kernel,
         fp8_declined: decisions.fp8.declined,
         arena: Arena::default(),

@@ -5,7 +5,6 @@
 //! reads those of an earlier step in its iteration, or those that a loop over layers stored by position. Only without
 //! either it draws them again.
 
-use super::step_order::StepOrder;
 use crate::decisions::def_use::DefUse;
 use crate::kernels::attention::AttentionBitsKey;
 use meshwright_plan::{Dim, Prim};
@@ -40,7 +39,6 @@ impl AttentionBits {
     /// Finds them; `key` identifies the bits of a step, and is none if a step draws none ahead.
     pub(crate) fn of<'a>(
         uses: &DefUse<'a>,
-        order: &StepOrder,
         key: impl Fn(usize) -> Option<AttentionBitsKey<'a>>,
     ) -> AttentionBits {
         let mut found = AttentionBits::default();
@@ -54,8 +52,7 @@ impl AttentionBits {
         let (mut left, mut drawn) = (MOST_KEPT, SortedSet::new());
         for (step, key) in &keyed {
             let same = |(by, other): &&(usize, AttentionBitsKey<'a>)| {
-                let comes_first = by < step && order.place[*by] < order.place[*step];
-                comes_first && drawn.contains(by) && key.of_gradient && other.draws_as(key)
+                drawn.contains(by) && key.of_gradient && other.draws_as(key)
             };
             let before: Vec<usize> = keyed.iter().rev().filter(same).map(|k| k.0).collect();
             let here = before.iter().find(|by| uses.is_beside(**by, *step));

@@ -220,8 +220,7 @@ impl Finder<'_> {
             if !fits || !self.is_free_product(by) || !self.uses.is_beside(by, at) {
                 return None;
             }
-            let dtypes: Vec<DType> = step.reads.iter().map(|o| self.uses.plan.buffer(o.buf).dtype).collect();
-            let does = self.does((&form, &dtypes), at, product)?;
+            let does = self.does(&form, at, product)?;
             Some(Epilogue { product: by, other: at, before, after: vec![], does })
         })
     }
@@ -250,12 +249,7 @@ impl Finder<'_> {
     }
 
     /// Epilogue that a step computes of one of its operands, if it is one.
-    fn does(
-        &self,
-        (form, dtypes): (&Canonical, &[DType]),
-        at: usize,
-        product: usize,
-    ) -> Option<EpilogueKind> {
+    fn does(&self, form: &Canonical, at: usize, product: usize) -> Option<EpilogueKind> {
         let step = &self.uses.plan.steps[at];
         let other = match step.reads.len() {
             1 => None,
@@ -269,7 +263,7 @@ impl Finder<'_> {
                 return Some(EpilogueKind::Map { function, product, bias: other });
             }
         }
-        let result = other.filter(|other| dtypes[*other].is_float())?;
+        let result = other?;
         if gelu_grad(product, result).as_ref() == Some(form) {
             return Some(EpilogueKind::GeluGrad { product, operand: result });
         }

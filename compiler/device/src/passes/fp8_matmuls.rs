@@ -164,10 +164,8 @@ fn declined(
     at: usize,
     factors: [(&Operand, &Rounding); 2],
 ) -> Option<NoFp8Matmul> {
-    let lag = |step: usize| uses.plan.steps[step].lag;
     let moved = factors.iter().find(|(operand, rounding)| {
-        let here = roundings.contains_key(&operand.buf) && lag(rounding.step) == lag(at);
-        !here || !scale_lasts(uses, operand.buf, rounding)
+        !roundings.contains_key(&operand.buf) || !scale_lasts(uses, operand.buf, rounding)
     });
     match moved {
         _ if !target.epilogues => Some(NoFp8Matmul::Library),
@@ -259,8 +257,7 @@ fn roundings(uses: &DefUse<'_>) -> Roundings {
         };
         let (format, inverse) = (f.rounds_to()?, step.reads.get(usize::from(inverse))?.clone());
         let is_number = inverse.dims.is_empty() && uses.plan.buffer(inverse.buf).dtype == DType::F32;
-        let only = uses.writers.get(&out.buf).is_some_and(|by| by.len() == 1);
-        (is_number && only).then_some((out.buf, Rounding { step: at, format, value, inverse }))
+        is_number.then_some((out.buf, Rounding { step: at, format, value, inverse }))
     };
     uses.plan.steps.iter().enumerate().filter_map(of).collect()
 }

@@ -140,11 +140,8 @@ impl DefUse<'_> {
         }
         let blank = *self.writers.get(&start)?.iter().rev().find(|s| **s < begin)?;
         let update = self.only(current).filter(|s| steps[*s].writes_buf(next))?;
-        let written = steps[update].reads.first().is_some_and(|o| o.buf == current);
         let fills = matches!(steps[blank].prim, Prim::Blank { zero: false })
             && matches!(steps[update].prim, Prim::IterationUpdate { dim: d } if d == dim)
-            && written
-            && self.within[update] == Some(begin)
             && !self.leaves(after);
         fills.then_some(Filled { steps: [blank, update], dim, chain: [start, current, next, after], begin })
     }
@@ -152,16 +149,13 @@ impl DefUse<'_> {
     /// The stack of the loop around into which another one goes, if nothing else reads that.
     fn put_into(&self, inner: &Filled) -> Option<Filled> {
         let steps = &self.plan.steps;
-        let stack = inner.chain[3];
-        let put = self.only(stack)?;
-        let begin = self.within[inner.begin].filter(|begin| self.within[put] == Some(*begin))?;
+        let put = self.only(inner.chain[3])?;
+        let begin = self.within[inner.begin]?;
         let end = *self.begins.iter().find(|(_, b)| **b == begin)?.0;
         let into = steps[put].writes.first()?.buf;
         let at = steps[end].reads.iter().position(|o| o.buf == into)?;
         let [start, current] = [steps[begin].reads.get(at)?.buf, steps[begin].writes.get(at)?.buf];
-        let outer = self.filled([start, current, into, steps[end].writes.get(at)?.buf], (begin, end))?;
-        let puts = outer.steps[1] == put && steps[put].reads.get(1).is_some_and(|o| o.buf == stack);
-        puts.then_some(outer)
+        self.filled([start, current, into, steps[end].writes.get(at)?.buf], (begin, end))
     }
 
     /// The steps that read a stack over the dims of some loops, innermost first, if all of them slice it in loops over
@@ -170,15 +164,12 @@ impl DefUse<'_> {
         let (dim, inner) = dims.split_last()?;
         let steps = &self.plan.steps;
         let mut all: Option<Sliced> = None;
-        let mut lowest = None;
         for step in self.readers.get(&stack)? {
             let inside = self.within[*step]?;
-            let Prim::Repeat { dim: read, from, .. } = steps[inside].prim else { return None };
+            let Prim::Repeat { from, .. } = steps[inside].prim else { return None };
             // A loop that an enclosing loop alone repeats reads them again. Several loops may read them, as those of a
             // backward pass and of gradients of weights.
-            let alike = *lowest.get_or_insert(from) == from
-                && read == *dim
-                && self.within[inside] == self.within[beside]
+            let alike = self.within[inside] == self.within[beside]
                 && matches!(steps[*step].prim, Prim::IterationSlice { dim: d } if d == *dim);
             if !alike {
                 return None;

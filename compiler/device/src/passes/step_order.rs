@@ -123,7 +123,7 @@ impl Gatherer<'_> {
             let (conversions, others): (Vec<usize>, Vec<usize>) =
                 others.into_iter().partition(|s| self.converts(*s, *begin, &taken));
             let (updates, others): (Vec<usize>, Vec<usize>) =
-                others.into_iter().partition(|s| self.is_update(*s, (*begin, *end)));
+                others.into_iter().partition(|s| self.is_update(*s, *end));
             let all = slices.into_iter().chain(conversions).chain(others).chain(updates);
             body.iter_mut().zip(all).for_each(|(place, step)| *place = step);
         }
@@ -136,8 +136,7 @@ impl Gatherer<'_> {
 
     fn is_slice(&self, at: usize, begin: usize) -> bool {
         let step = &self.uses.plan.steps[at];
-        self.uses.within[at] == Some(begin)
-            && matches!(step.prim, Prim::IterationSlice { .. })
+        matches!(step.prim, Prim::IterationSlice { .. })
             && step.reads.iter().all(|o| self.is_outside(o.buf, begin))
     }
 
@@ -151,8 +150,7 @@ impl Gatherer<'_> {
         let computed = |o: &Operand| self.inlined.values.contains_key(&o.buf);
         let alone = |o: &Operand| taken.contains(&o.buf) && self.uses.only(o.buf) == Some(at);
         let known = |o: &Operand| alone(o) || self.is_outside(o.buf, begin);
-        self.uses.within[at] == Some(begin)
-            && matches!(step.prim, Prim::Map { .. })
+        matches!(step.prim, Prim::Map { .. })
             && !self.groups.members.contains_key(&at)
             && !step.writes.iter().any(computed)
             && step.reads.iter().all(known)
@@ -161,11 +159,9 @@ impl Gatherer<'_> {
     }
 
     /// Whether only the end of the loop reads the result of a stack's update.
-    fn is_update(&self, at: usize, (begin, end): (usize, usize)) -> bool {
+    fn is_update(&self, at: usize, end: usize) -> bool {
         let step = &self.uses.plan.steps[at];
         let last = |o: &Operand| self.uses.only(o.buf) == Some(end);
-        self.uses.within[at] == Some(begin)
-            && matches!(step.prim, Prim::IterationUpdate { .. })
-            && step.writes.iter().all(last)
+        matches!(step.prim, Prim::IterationUpdate { .. }) && step.writes.iter().all(last)
     }
 }

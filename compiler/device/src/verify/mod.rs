@@ -327,12 +327,20 @@ impl Verifier<'_> {
                     })
                 })
             }
-            ResultMemory::Update(_) if self.device.target.has_arena() => {
-                self.spot(id)?;
+            ResultMemory::Update(dim) if self.device.target.has_arena() => {
+                let place = match self.spot(id)? {
+                    Spot::Operand => {
+                        let position = at.position(dim).map_err(|e| e.to_string())?;
+                        self.no_slice_changes(&launch.reads[1], &read[0], position)?;
+                        read[0].clone()
+                    }
+                    // A copy of the stack.
+                    Spot::Own => vec![],
+                    Spot::At { .. } => return Err("a stack is updated at another place".into()),
+                };
                 // The value lies in the stack now.
                 self.parts.retain(|part| !read[1].contains(part));
-                let whole = read[0].clone();
-                launch.writes.iter().try_for_each(|t| self.write(t.id, whole.clone()))
+                launch.writes.iter().try_for_each(|t| self.write(t.id, place.clone()))
             }
             ResultMemory::Own => launch.writes.iter().try_for_each(|t| self.write(t.id, vec![])),
             _ => {
@@ -356,6 +364,23 @@ impl Verifier<'_> {
         match places.iter().find(within) {
             Some(place) => {
                 Err(format!("a result lies at {place:?} of a stack, and what it is computed of at {slice:?}"))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Fails where a stack is updated in place while a slice of that position is live, which is to stay as it was.
+    fn no_slice_changes(&self, value: &TensorIr, stack: &[Stretch], position: usize) -> Result<(), String> {
+        let [stack] = stack else { return Ok(()) };
+        let bytes = (value.shape.num_elements() * value.dtype.size()) as u64;
+        let start = stack.start + position as u64 * bytes;
+        let changes = |(id, slice): &(&TensorId, &Stretch)| {
+            self.alive.places(**id).is_some() && overlap(slice, &(start..start + bytes))
+        };
+        match self.slices.iter().find(changes) {
+            Some((id, _)) => {
+                let slice = self.device.slots.name(*id);
+                Err(format!("{slice} is a live slice of a stack, which is updated there in place"))
             }
             None => Ok(()),
         }

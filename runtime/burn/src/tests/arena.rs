@@ -137,7 +137,7 @@ impl Hand {
             pairs: SortedMap::new(),
             left: left.iter().map(|buf| BufId(*buf)).collect(),
             never: SortedSet::new(),
-            absent: SortedSet::new(),
+            stored: SortedMap::new(),
             attention_without_kernel: SortedMap::new(),
             fp8_declined: SortedMap::new(),
             arena: Arena::default(),

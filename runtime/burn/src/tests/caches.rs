@@ -115,3 +115,58 @@ fn each_device_takes_what_belongs_to_its_part() {
         }
     }
 }
+
+/// Each layer stores what it begins with, and adds three times what was at its position before.
+fn reads_before_and_after() -> Plan {
+    let mut b = Builder::new(&Mesh::default());
+    let (layers, d) = (b.dim("layers", LAYERS), b.dim("d", WIDTH));
+    let given = b.whole(DType::F32, &[layers, d]);
+    let x = b.whole(DType::F32, &[d]);
+    b.leaf(ProgramInputKind::Input, "stack", &given);
+    b.leaf(ProgramInputKind::Input, "x", &x);
+    let [stack, current, next, last] = [(); 4].map(|()| b.like(&given));
+    let [now, before, after, made, end] = [(); 5].map(|()| b.like(&x));
+    // A stack that no program input is may be updated in place.
+    b.map("stack", &[&given], &stack, |e, x| e.binary(BinaryFn::Add, x[0], x[0]));
+    let repeat = Prim::Repeat { dim: layers, reverse: false, from: 0, axes: vec![] };
+    b.step("layers", repeat, &[&stack, &x], &[&current, &now]);
+    b.step("before", Prim::IterationSlice { dim: layers }, &[&current], &[&before]);
+    b.step("stack", Prim::IterationUpdate { dim: layers }, &[&current, &now], &[&next]);
+    b.step("after", Prim::IterationSlice { dim: layers }, &[&next], &[&after]);
+    b.map("x", &[&after, &before], &made, |e, x| {
+        let three = e.constant(3.0, DType::F32);
+        let before = e.binary(BinaryFn::Mul, three, x[1]);
+        e.binary(BinaryFn::Add, x[0], before)
+    });
+    b.step("layers", Prim::EndRepeat, &[&next, &made], &[&last, &end]);
+    b.output("stack", &last);
+    b.output("x", &end);
+    b.finish()
+}
+
+/// A slice stays as it was when its stack is updated.
+#[test]
+fn a_slice_outlives_an_update_of_its_stack() {
+    let stack = noise_tensor(DType::F32, &[LAYERS, WIDTH], 7);
+    let x = noise_tensor(DType::F32, &[WIDTH], 8);
+    let (before, mut value) = (stack.data.to_f64(), x.data.to_f64());
+    let mut stored = vec![];
+    for layer in before.chunks(WIDTH) {
+        stored.extend(&value);
+        value.iter_mut().zip(layer).for_each(|(value, before)| *value += 6.0 * before);
+    }
+    let given = whole_inputs([("stack".into(), stack), ("x".into(), x)].into());
+    for backend in [HostBackend::Native, HostBackend::Burn] {
+        let mut cluster = cluster_on(&Mesh::default(), backend);
+        let program = cluster.load(Arc::new(reads_before_and_after())).unwrap();
+        for _ in 0..2 {
+            let out = cluster.run(program, 1, &given).unwrap().outputs;
+            let wanted = |shape: Vec<usize>, of: &[f64]| HostTensor {
+                shape,
+                data: HostData::from_f64(DType::F32, of.to_vec()),
+            };
+            close(&out["stack"], &wanted(vec![LAYERS, WIDTH], &stored), 1e-5, "stack");
+            close(&out["x"], &wanted(vec![WIDTH], &value), 1e-5, "x");
+        }
+    }
+}

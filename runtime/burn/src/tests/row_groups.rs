@@ -8,7 +8,6 @@ use meshwright_device::kernels::Kernel;
 use meshwright_device::kernels::rows::row_groups::{RowGroupDims, RowSteps, row_groups};
 use meshwright_device::passes::epilogues::Epilogues;
 use meshwright_device::passes::inlined::InlinedValues;
-use meshwright_device::passes::residuals::Residuals;
 use meshwright_device::passes::step_order::StepOrder;
 use meshwright_plan::expr::{BinaryFn, UnaryFn};
 use meshwright_plan::{Axis, DType, Dim, Mesh, Monoid, Operand, Plan, Prim, ProgramInputKind, Step};
@@ -74,9 +73,7 @@ fn any(_: &RowSteps) -> Option<FusedCall> {
 
 fn found_of(plan: &Plan, call: impl Fn(&RowSteps) -> Option<FusedCall>) -> FusedGroups {
     let waits = |s: &Step| !matches!(s.prim, Prim::Contract);
-    row_groups(&DefUse::of(plan), (&Residuals::default(), &SortedSet::new()), call, waits)
-        .into_iter()
-        .collect()
+    row_groups(&DefUse::of(plan), &SortedSet::new(), call, waits).into_iter().collect()
 }
 
 fn found(plan: &Plan) -> FusedGroups {
@@ -186,7 +183,7 @@ fn cross_entropy_and_its_gradient_are_one_and_alone_it_is_one_too() {
     // If the device has no kernel for more than one step.
     let alone: FusedGroups = row_groups(
         &DefUse::of(&plan),
-        (&Residuals::default(), &SortedSet::new()),
+        &SortedSet::new(),
         |g| any(g).filter(|_| g.steps.len() == 1),
         |_| true,
     )

@@ -89,7 +89,7 @@ fn the_curve_of_memory_has_the_peak_of_the_plan() {
         let sums = meshwright_plan::peak_by_kind(
             plan,
             &memory::residency(plan, &memory::paths(plan)),
-            &SortedSet::new(),
+            &meshwright_plan::StoredElements::new(),
         );
         let mut here = memory::ByKind::default();
         alive(peak).for_each(|b| here[b.0] += b.1);

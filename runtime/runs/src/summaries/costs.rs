@@ -1,7 +1,6 @@
 //! What a training step costs by its Plan: `costs.json` in the folder of a run.
 
-use meshwright_plan::{CollectiveTotal, PeakMemory, Plan};
-use meshwright_sorted::SortedSet;
+use meshwright_plan::{CollectiveTotal, PeakMemory, Plan, StoredElements};
 use serde::{Deserialize, Serialize};
 
 /// What a step costs a device, that with the largest blocks, by the Plan.
@@ -46,7 +45,7 @@ impl RunCosts {
             batch: plan.inputs.first().and_then(|i| i.dims.first()).map_or(1, |d| plan.dims.size(*d)),
             flops: s.flops,
             collective_bytes: s.collective_bytes,
-            memory: plan.peak_memory(&SortedSet::new()),
+            memory: plan.peak_memory(&StoredElements::new()),
             collectives: plan.communication(),
             estimate: None,
         }

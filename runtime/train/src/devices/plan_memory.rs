@@ -8,7 +8,7 @@ use meshwright_device::target::Target;
 use meshwright_diag::{Diagnostic, Sources, codes};
 use meshwright_exec::{Cluster, GpuShare};
 use meshwright_files::text::{bytes as shown, memory_uses};
-use meshwright_plan::{PeakBuffer, PeakMemory, Plan, Prim, Step};
+use meshwright_plan::{PeakBuffer, PeakMemory, Plan, Prim, Step, StoredElements};
 use meshwright_runs::memory::available_bytes;
 use meshwright_sorted::SortedSet;
 
@@ -93,7 +93,7 @@ pub(crate) fn peak_on(plan: &Plan, target: Target) -> u64 {
 
 /// The same by use.
 fn peak_memory(plan: &Plan, target: Target) -> PeakMemory {
-    let of_plan = || plan.peak_memory(&SortedSet::new());
+    let of_plan = || plan.peak_memory(&StoredElements::new());
     device_plan(plan, target).map_or_else(of_plan, |device| device.peak_memory(plan))
 }
 
@@ -335,7 +335,7 @@ mod tests {
         for target in [Target::h100(), Target::cuda((9, 0), false)] {
             let device = device_plan(&plan, target).unwrap();
             let needed = peak_on(&plan, target);
-            assert!(needed > plan.peak_without(&device.absent), "{target}: {needed}");
+            assert!(needed > plan.peak_stored(&device.stored), "{target}: {needed}");
             let there = plan.summary.parameter_bytes + plan.summary.optimizer_state_bytes;
             assert!(needed >= device.arena.bytes + there, "{target}: {needed}");
             let uses = peak_memory(&plan, target);

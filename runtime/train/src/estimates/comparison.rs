@@ -33,6 +33,7 @@ pub fn against(
             estimated: whole.seconds,
             band: whole.error,
             measured: seconds,
+            assumed_rates: whole.assumed_rates,
             parts: vec![],
             collectives: vec![],
         });

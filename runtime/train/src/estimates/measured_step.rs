@@ -1,5 +1,6 @@
 //! Measured times of a step of training next to the estimates: by kind of work, and by collective.
 
+use meshwright_cost::dtype_rates::AssumedRate;
 use meshwright_cost::estimate::{EstimateError, EstimateQuestion, estimate, timeline};
 use meshwright_cost::kernels::program;
 use meshwright_cost::work::{KernelPurpose, KernelWork, WorkItem};
@@ -155,6 +156,8 @@ pub struct Compared {
     pub band: f64,
     /// The median of the measured seconds.
     pub measured: f64,
+    /// Rates of products that the machine file lacks, and what was taken for them.
+    pub assumed_rates: Vec<AssumedRate>,
     /// By kind of work; empty where only whole steps were measured.
     pub parts: Vec<ComparedPart>,
     /// By collective.
@@ -213,6 +216,7 @@ pub fn compared(
         measured: measured.seconds,
         parts: parts.into_iter().map(row).collect(),
         collectives: collectives.collect(),
+        assumed_rates: whole.assumed_rates,
     })
 }
 

@@ -168,7 +168,7 @@ pub(crate) fn compiled(project: &Project, sources: &Sources) -> Result<(Plan, f6
     Ok((compiled.plan, model_flops_wide(&step)))
 }
 
-/// The estimate that a run keeps along with what is measured.
+/// The estimate that a run keeps along with what is measured, and notes on rates that the machine's file lacks.
 ///
 /// # Errors
 /// Those of [`estimated`].
@@ -176,9 +176,10 @@ pub(crate) fn run_estimate(
     project: &Project,
     sources: &Sources,
     (name, machine): &(String, Machine),
-) -> Result<RunEstimate, Failure> {
+) -> Result<(RunEstimate, Vec<String>), Failure> {
     let found = estimated(project, sources, &EstimateOptions::of(machine.clone()))?;
-    Ok(RunEstimate { machine: name.clone(), seconds: found.seconds, error: found.error })
+    let notes = found.assumed_rates.iter().map(|rate| rate.note(&machine.name)).collect();
+    Ok((RunEstimate { machine: name.clone(), seconds: found.seconds, error: found.error }, notes))
 }
 
 /// Reads a machine: one that ships, or a file; `changes` are of the form `tier.rail.rate=25e9`.

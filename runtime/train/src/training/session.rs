@@ -367,7 +367,10 @@ impl Written {
         }
         run.write_plan(&needs.1.to_json())?;
         let named = options.machine.as_ref();
-        let estimate = named.map(|m| run_estimate(project, sources, m)).transpose()?;
+        let (estimate, mut notes) = match named.map(|m| run_estimate(project, sources, m)).transpose()? {
+            Some((estimate, notes)) => (Some(estimate), notes),
+            None => (None, vec![]),
+        };
         run.write_costs(&RunCosts { estimate, ..RunCosts::of(needs.1) })?;
         let event = if options.resume { "resume" } else { "start" };
         run.remember(&HistoryEvent::new((project, sources), options, (event, stands.steps)))?;
@@ -389,6 +392,7 @@ impl Written {
         let (steps, epochs, init) = (of_run.steps, of_run.epochs, session.init);
         let lasting = TrainOptions { steps, epochs, init, ..options.clone() };
         run.write_settings(&settings_of(project, sources, &lasting, of_run.seed, Some(needs.0)))?;
-        Ok(Written { run: Some(run), log: Some(log), store, notes: note.into_iter().collect() })
+        notes.extend(note);
+        Ok(Written { run: Some(run), log: Some(log), store, notes })
     }
 }

@@ -1,6 +1,7 @@
 //! Factors that are rounded to 8 bits and stored in another form: see [`meshwright_device::passes::fp8_matmuls`].
 
 use super::{Base, written};
+use meshwright_device::compile;
 use meshwright_device::decisions::decide::decisions;
 use meshwright_device::target::Target;
 use meshwright_plan::Arithmetic;
@@ -108,4 +109,54 @@ fn steps_around_codes() {
     };
     let rounds = ("map mul($0, $1) (y, i)", "map bf16(mul(round_e4m3(mul($0, $1)), $1)) (y, i)");
     largest.check(3, &[("a group of rows rounds to no codes", &[rounds], 2)]);
+}
+
+/// Three factors are live at once, one of them read by rows and by columns.
+const LIVE_CODES: &str = "
+    x[b n] = param
+    w[n h] = param
+    y[b h] = param
+    i[] = input
+    q:bf16[b n] = map bf16(mul(round_e4m3(mul($0, $1)), $1)) (x, i)
+    v:bf16[n h] = map bf16(mul(round_e4m3(mul($0, $1)), $1)) (w, i)
+    g:bf16[b h] = map bf16(mul(round_e4m3(mul($0, $1)), $1)) (y, i)
+    p[b h] = contract (q, v)
+    s[] = sum (p)
+    d[n h] = contract (q, g)
+    t[] = sum (d)
+    output s
+    output t
+";
+
+/// A value ends with its rounding, whose result has the Plan's dtype of the value, and would take its storage.
+const ROUNDED_LAST: &str = "
+    x:bf16[b n] = input
+    w[n h] = param
+    i[] = input
+    q:bf16[b n] = map bf16(mul(round_e4m3(mul(f32($0), $1)), $1)) (x, i)
+    v:bf16[n h] = map bf16(mul(round_e4m3(mul($0, $1)), $1)) (w, i)
+    p[b h] = contract (q, v)
+    s[] = sum (p)
+    output s
+";
+
+/// What counts as live is what the arena has for codes: a byte for each form.
+#[test]
+fn codes_take_a_byte_for_each_form() {
+    for (text, sizes, expected) in
+        [(LIVE_CODES, "b 512 n 512 h 512", &[2, 1, 1][..]), (ROUNDED_LAST, "b 4096 n 512 h 16", &[1, 1])]
+    {
+        let plan = written(Arithmetic::FP8, sizes, text);
+        let device = compile(&plan, 0, Target::h100()).unwrap_or_else(|e| panic!("{e}"));
+        let forms: Vec<u64> = device.stored.values().copied().filter(|each| *each > 0).collect();
+        assert_eq!(forms, expected, "{:?}", device.stored);
+        let on = plan.fullest();
+        let inputs: u64 = plan.program_inputs.iter().map(|i| on.bytes(i.buf)).sum();
+        let (live, placed) = (plan.peak_stored(&device.stored), inputs + device.arena.bytes);
+        // Besides there are single numbers, and a small factor and product.
+        assert!(live.abs_diff(placed) < placed / 16, "{live} bytes are live, {placed} have a place");
+        let peak = device.peak_bytes(&plan);
+        assert_eq!((peak, device.peak_memory(&plan).peak_bytes), (live.max(peak), peak));
+        assert!(peak.abs_diff(placed) < placed / 16, "{peak} bytes at the peak, {placed} have a place");
+    }
 }

@@ -10,6 +10,7 @@ mod orders;
 mod residuals;
 mod rounded;
 mod row_groups;
+mod slices;
 mod written;
 
 use meshwright_device::compile;

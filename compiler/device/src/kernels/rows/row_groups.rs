@@ -11,7 +11,6 @@ use crate::decisions::def_use::{DefUse, ended, takes};
 use crate::decisions::fused::{FusedCall, FusedGroup};
 use crate::lowering::Lowering;
 use crate::passes::epilogues::Epilogues;
-use crate::passes::residuals::Residuals;
 use crate::passes::step_order::StepOrder;
 use meshwright_plan::{BufId, Dim, Monoid, Operand, Prim, Step};
 use meshwright_sorted::SortedSet;
@@ -59,7 +58,7 @@ pub(crate) fn groups(lowering: &Lowering<'_>) -> Vec<FusedGroup> {
         true => None,
         false => lowering.row_call(group).ok().flatten(),
     };
-    row_groups(&lowering.uses, (residuals, &beside), call, |s| lowering.may_wait(s))
+    row_groups(&lowering.uses, &beside, call, |s| lowering.may_wait(s))
 }
 
 /// Finds groups, in the order of the Plan; `call` gives the kernel that the device has for steps, if it has one, and `waits` says
@@ -67,11 +66,11 @@ pub(crate) fn groups(lowering: &Lowering<'_>) -> Vec<FusedGroup> {
 /// (`beside`) begins no group.
 pub fn row_groups(
     uses: &DefUse<'_>,
-    (residuals, beside): (&Residuals, &SortedSet<usize>),
+    beside: &SortedSet<usize>,
     call: impl Fn(&RowSteps) -> Option<FusedCall>,
     waits: impl Fn(&Step) -> bool,
 ) -> Vec<FusedGroup> {
-    let finder = Finder { uses, residuals, beside, call, waits };
+    let finder = Finder { uses, beside, call, waits };
     let (mut all, mut at) = (vec![], 0);
     while at < uses.plan.steps.len() {
         let found = finder.dims_of(at).and_then(|dims| finder.grown(at, dims.space));
@@ -84,7 +83,6 @@ pub fn row_groups(
 
 struct Finder<'a, C, W> {
     uses: &'a DefUse<'a>,
-    residuals: &'a Residuals,
     beside: &'a SortedSet<usize>,
     call: C,
     waits: W,
@@ -118,9 +116,6 @@ impl<C: Fn(&RowSteps) -> Option<FusedCall>, W: Fn(&Step) -> bool> Finder<'_, C, 
     /// The dims of the rows of a group that begins at a step.
     fn dims_of(&self, at: usize) -> Option<RowDims> {
         let step = &self.uses.plan.steps[at];
-        if self.residuals.steps.contains_key(&at) {
-            return None;
-        }
         if !matches!(step.prim, Prim::Map { .. }) {
             return split(step, at);
         }
@@ -248,7 +243,6 @@ impl<C: Fn(&RowSteps) -> Option<FusedCall>, W: Fn(&Step) -> bool> Finder<'_, C, 
         };
         if !fits
             || !step.reads.iter().all(same)
-            || self.residuals.steps.contains_key(&at)
             || !self.uses.is_beside(first, at)
             || self.is_folded(growth, at)
         {

@@ -7,6 +7,7 @@ mod k8s;
 mod slurm;
 
 use super::model::estimate::{band, of_machine_if_named};
+use super::model::note_assumed_rates;
 use super::model::passes;
 use super::model::passes::Made;
 use crate::args::{
@@ -159,7 +160,10 @@ fn estimate(
         options.engine = EngineKind::Mpi;
     }
     match estimated(&made.project, &made.sources, &options) {
-        Ok(found) => Ok(Some((options.machine, found))),
+        Ok(found) => {
+            note_assumed_rates(&options.machine.name, &found.assumed_rates, console);
+            Ok(Some((options.machine, found)))
+        }
         // Who names a machine for all commands asks for a job here.
         Err(Failure::Diagnostics(why)) if common.machine.machine.is_none() => {
             let why = why.first().map_or("", |why| why.message.as_str());

@@ -88,6 +88,7 @@ fn table(path: &str, rows: &[ForesightRow]) -> String {
     for r in rows {
         let gib = |v: Option<f64>| v.map_or("-".into(), |v| format!("{v:.1}"));
         let mut notes = r.chosen.clone();
+        notes.extend(r.assumed_rates.iter().map(|a| format!("no rate of `{}` products", a.dtype)));
         if r.refused {
             notes.push("said not to fit".into());
         }

@@ -44,11 +44,14 @@ pub(crate) fn run(args: &CompareArgs, console: &mut Console) -> Result<(), Stop>
         measure(args, &sources, &mut found, console)?;
     }
     if let Some(machine) = machine {
+        let mut assumed = vec![];
         for (variant, project) in found.variants.iter_mut().zip(&found.projects) {
             let asked = EstimateOptions::of(machine.clone());
             let estimate = estimated(project, &sources, &asked).map_err(|e| console.failed(e, &sources))?;
             variant.add_estimate(estimate.seconds, estimate.error);
+            assumed.extend(estimate.assumed_rates);
         }
+        super::note_assumed_rates(&machine.name, &assumed, console);
     }
     report(args, &found.variants, console)?;
     if found.failed { Err(Stop::Diagnosed) } else { Ok(()) }

@@ -58,6 +58,7 @@ pub(crate) fn run(args: &EstimateArgs, console: &mut Console) -> Result<(), Stop
     }
     super::note_8_bits(project.program.float, asked.engine.target_on(&asked.machine), console);
     let estimate = estimated(&project, &sources, &asked).map_err(|e| console.failed(e, &sources))?;
+    super::note_assumed_rates(&asked.machine.name, &estimate.assumed_rates, console);
     if let Some(file) = &args.trace {
         write_timeline(&project, &sources, &asked, file).map_err(|e| console.failed(e, &sources))?;
     }

@@ -21,6 +21,7 @@ pub(in crate::commands) fn run(
     console: &mut Console,
 ) -> Result<(), Stop> {
     let found = against(project, sources, asked, of).map_err(|e| console.failed(e, sources))?;
+    super::note_assumed_rates(&asked.machine.name, &found.assumed_rates, console);
     if asked.machine.device.kind == DeviceKind::Gpu && !found.parts.is_empty() {
         console.note("on GPUs a timeline shows what the host does: its parts are launches, not kernels");
     }
@@ -36,6 +37,7 @@ pub(in crate::commands) fn run(
             "estimated": found.estimated,
             "measured": found.measured,
             "error": found.estimated / found.measured - 1.0,
+            "assumed_rates": found.assumed_rates,
             "parts": found.parts,
             "collectives": found.collectives,
         }));

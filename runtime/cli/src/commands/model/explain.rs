@@ -145,6 +145,7 @@ fn add_estimate(
     let asked = EstimateOptions::of(machine);
     let found = estimated(&made.project, &made.sources, &asked);
     let found = found.map_err(|e| console.failed(e, &made.sources))?;
+    super::note_assumed_rates(&asked.machine.name, &found.assumed_rates, console);
     let error = family_error(&asked.machine, &asked.engine, "collective");
     let time = |c: &CollectiveEstimate| {
         (c.step, CollectiveTimes { seconds: c.seconds, exposed_seconds: c.exposed_seconds, error })

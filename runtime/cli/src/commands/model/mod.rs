@@ -16,6 +16,7 @@ pub(crate) mod search;
 mod search_bench;
 
 use crate::output::console::Console;
+use meshwright_cost::dtype_rates::AssumedRate;
 use meshwright_device::target::Target;
 use meshwright_plan::Arithmetic;
 
@@ -25,5 +26,20 @@ fn note_8_bits(float: Arithmetic, target: Target, console: &mut Console) {
         console.note(
             "in `fp8` factors are rounded to 8 bits, but products run, and are priced, as those of `bf16`",
         );
+    }
+}
+
+/// Says for which products the file of a machine has no rate, each once.
+pub(in crate::commands) fn note_assumed_rates<'e>(
+    machine: &str,
+    rates: impl IntoIterator<Item = &'e AssumedRate>,
+    console: &mut Console,
+) {
+    let mut said = vec![];
+    for rate in rates {
+        if !said.contains(&rate) {
+            console.note(&rate.note(machine));
+            said.push(rate);
+        }
     }
 }

@@ -58,6 +58,7 @@ pub(in crate::commands) fn write(args: &ExplainArgs, file: &Path, console: &mut 
         if let (Some(asked), Some(step)) = (&machine, &steps.shown) {
             let found = estimated_plan(project, (step, &compiled.plan), asked);
             let found = found.map_err(|e| console.failed(e, &sources))?;
+            super::note_assumed_rates(&asked.machine.name, &found.assumed_rates, console);
             view = view.estimated(drawn((project, &sources), &compiled.plan, asked, &found, console)?);
         }
         let device = passes::device_plan((&compiled.plan, 0, target), console)?;

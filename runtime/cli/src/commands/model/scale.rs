@@ -34,6 +34,7 @@ pub(super) fn run(
     let Some(own) = mesh.find(axis).filter(|_| from > 0 && from <= to) else { return Err(usage()) };
     let mut table = ScaleTable::new(axis, args.failures);
     let mut said: Vec<Diagnostic> = vec![];
+    let mut assumed = vec![];
     for size in std::iter::successors(Some(from), |n| n.checked_mul(2)).take_while(|n| *n <= to) {
         let axes =
             mesh.axes.iter().map(|a| format!("{}={}", a.name, if a.name == axis { size } else { a.size }));
@@ -46,6 +47,7 @@ pub(super) fn run(
         let (project, sources) = of_size(&options, &mut said, console)?;
         let (project, sources, asked) = with_stages(project, sources, asked.clone(), console);
         let e = estimated(&project, &sources, &asked).map_err(|e| console.failed(e, &sources))?;
+        assumed.extend(e.assumed_rates.clone());
         let goodput = goodput(args, &asked.machine, &e, console)?;
         let efficiency = table.efficiency(&e);
         if console.json() {
@@ -59,6 +61,7 @@ pub(super) fn run(
         }
         table.row(size, &e, efficiency, goodput);
     }
+    super::note_assumed_rates(&asked.machine.name, &assumed, console);
     if console.json() {
         return Ok(());
     }

@@ -129,7 +129,7 @@ fn with_lines(
     Ok(())
 }
 
-/// Searches, and says from time to time how far it is.
+/// Searches, and says from time to time how far it is, and in the end which rates it has assumed.
 fn searched(
     args: &LayoutSearchArgs,
     subject: &Subject<'_>,
@@ -157,7 +157,10 @@ fn searched(
     let cores =
         args.cores.get().unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
     let outcome = Search::new(&space, &work, subject).run(&mut Limits { cores, stop: &mut stop });
-    Ok((space, outcome.map_err(|e| e.to_string())?))
+    let outcome = outcome.map_err(|e| e.to_string())?;
+    let assumed = outcome.found.iter().flat_map(|f| &f.estimate.assumed_rates);
+    super::note_assumed_rates(&subject.machine.name, assumed, console);
+    Ok((space, outcome))
 }
 
 /// What the command line fixes.

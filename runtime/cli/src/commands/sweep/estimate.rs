@@ -7,6 +7,7 @@ use super::runs::{given, train_args};
 use crate::args::SweepArgs;
 use crate::commands::command_end::CommandEnd;
 use crate::commands::model::estimate::of_machine;
+use crate::commands::model::note_assumed_rates;
 use crate::output::console::Console;
 use crate::refusal::wrong;
 use crate::stop::Stop;
@@ -68,6 +69,7 @@ pub(super) fn run(
     if found.iter().all(Option::is_none) {
         return Err(Stop::Diagnosed.into());
     }
+    note_assumed_rates(&options.machine.name, found.iter().flatten().flat_map(|e| &e.assumed_rates), console);
     asked.deliver_table(table(&rows, &found), console)
 }
 

@@ -6,6 +6,7 @@ use crate::estimates::{EstimateOptions, estimated, machine};
 use crate::failure::Failure;
 use crate::project::{Project, ProjectOptions};
 use meshwright_cost::collective::collective;
+use meshwright_cost::dtype_rates::AssumedRate;
 use meshwright_cost::engine::{EngineFacts, EngineKind};
 use meshwright_cost::estimate::{Estimate, Fits};
 use meshwright_cost::machine::Machine;
@@ -156,6 +157,8 @@ pub struct ForesightRow {
     pub estimated_gib: Option<f64>,
     /// Whether the estimate says that this run, which exists, does not fit.
     pub refused: bool,
+    /// Rates of products that the machine file lacks, and what was taken for them.
+    pub assumed_rates: Vec<AssumedRate>,
     /// What was chosen of what the source does not state.
     pub chosen: Vec<String>,
 }
@@ -250,6 +253,7 @@ fn collective_row(c: &PublishedCollective, machine: &Machine) -> Result<Foresigh
         memory_gib: None,
         estimated_gib: None,
         refused: false,
+        assumed_rates: vec![],
         chosen: vec![],
     })
 }
@@ -293,6 +297,7 @@ fn row(file: &RunsFile, run: &PublishedRun, machine: Machine) -> Result<Foresigh
         memory_gib: run.memory_gib,
         estimated_gib: Some(e.memory.device_bytes as f64 / f64::from(1 << 30)),
         refused: does_not_fit(&e),
+        assumed_rates: e.assumed_rates,
         chosen: chosen.said(),
     })
 }
