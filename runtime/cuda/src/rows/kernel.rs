@@ -140,8 +140,6 @@ pub(super) fn along_rows<E: Float, N: Size, M: Size>(
         let mut ahead = 0usize;
         let first = (CUBE_POS_X * comptime!(shape.beside as u32)) as usize;
         while first + ahead < space.rows {
-            // Places of all elements, for which there are no registers beside a long row.
-            let own = if comptime!(shape.staging.is_some()) { anew(own) } else { own };
             whole_row(
                 &operands,
                 &mut outs,
@@ -183,6 +181,8 @@ fn whole_row<E: Float, N: Size, M: Size>(
     #[unroll]
     for p in 0..comptime!(shape.passes.len()) {
         let staged = comptime!(shape.staging.is_some_and(|staging| staging.pass == p));
+        // Places of elements and what is compared with them: there are no registers for those beside a long row.
+        let own = if comptime!(shape.staging.is_some()) { anew(own) } else { own };
         if comptime!(staged) {
             wait_for_copies();
         }

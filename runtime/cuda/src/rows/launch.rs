@@ -1,7 +1,7 @@
 //! The launch of a group of steps along rows.
 
 use super::kernel::{RowShape, RowSpaceLaunch, WARP, along_rows};
-use super::staging::Staging;
+use super::staging::staged;
 use crate::folds::{chunk_memory, fold};
 use crate::kernel::arguments::{
     Arguments, address_type, first, half_type, moves, strides, vector_width, walked,
@@ -119,16 +119,16 @@ impl<'a> BoundRows<'a> {
         let operands = self.sources(&results, (&mut vectors, &mut singles));
         let of_draws = &self.walk.strides[self.inputs.len() + self.outputs.len()..];
         let draws = self.drawn.iter().zip(of_draws).map(|(drawn, strides)| drawn.launch(strides));
-        let (mut shape, space) = (self.shape(operands, results), self.space());
+        let (shape, space) = (self.shape(operands, results), self.space());
         let many: usize = self.walk.sizes[..self.rows].iter().product();
         let step = (!self.drawn.is_empty()).then(|| step.clone().into_tensor_arg());
         let address = self.inputs.iter().chain(&self.outputs).map(address_type).max().unwrap_or_default();
         let client = &self.inputs.first().or(self.outputs.first())?.client;
         let hardware = &client.properties().hardware;
         let size = (hardware.num_streaming_multiprocessors, hardware.max_shared_memory_size);
-        let staging = Staging::of(&shape, many, size);
-        let blocks = staging.map_or_else(|| self.blocks(many, shape.beside), |(_, blocks)| blocks);
-        shape.staging = staging.map(|(staging, _)| staging);
+        let in_turn = staged(&shape, self.vectors(), many, size);
+        let blocks = in_turn.as_ref().map_or_else(|| self.blocks(many, shape.beside), |(_, blocks)| *blocks);
+        let shape = in_turn.map_or(shape, |(shape, _)| shape);
         let sums = self.column_parts(blocks);
         let parts = || sums.iter().flat_map(|sums| &sums.parts);
         moves("AlongRows", self.inputs.iter().chain(&self.outputs).chain(parts()));

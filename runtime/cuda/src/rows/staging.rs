@@ -9,7 +9,7 @@ use super::kernel::{RowShape, RowSpace, RowState, WARP};
 use crate::kernel::elements::{OperandSource, Operands, Tensors, place, position};
 use crate::kernel::ptx::{CopyShape, copy_ahead, shared_address};
 use cubecl::prelude::*;
-use meshwright_device::kernels::rows::call::THREADS;
+use meshwright_device::kernels::rows::call::{MOST_THREADS, THREADS};
 use meshwright_device::kernels::rows::passes::RowSource;
 use meshwright_plan::DType;
 
@@ -27,38 +27,53 @@ pub(super) struct Staging {
     pub(super) pass: usize,
 }
 
-impl Staging {
-    /// The operand that is worth it, and the number of blocks, if there are several rows for each multiprocessor of a GPU. A block
-    /// may have so many bytes of shared memory.
-    pub(super) fn of(
-        shape: &RowShape,
-        rows: usize,
-        (multiprocessors, shared): (Option<u32>, usize),
-    ) -> Option<(Staging, usize)> {
-        let blocks = multiprocessors? as usize;
-        let is_one = shape.pace.rank == shape.rows + 1;
-        let alone =
-            is_one && shape.each > 0 && shape.columns == 0 && shape.threads > THREADS && rows > blocks;
-        let kept = shape.each * shape.threads * shape.pace.width;
-        let bytes = (kept + shape.threads / WARP) * size_of::<f32>();
-        if !alone || !shape.pace.width.is_multiple_of(COPIED) || bytes > shared {
-            return None;
-        }
-        let is_tensor = |(source, dtype): &(OperandSource, DType)| {
-            matches!(source, OperandSource::Vector(_) | OperandSource::Output(_)) && *dtype == DType::F32
-        };
-        let operands = shape.operands.iter().enumerate().filter(|(_, operand)| is_tensor(operand));
-        let staging = operands.map(|(operand, _)| operand).find_map(|operand| {
-            let reads = |loads: &[RowSource]| loads.contains(&RowSource::Operand(operand));
-            let passes = shape.passes.iter().enumerate();
-            let mut read = passes.filter(|(_, p)| reads(&p.row.loads) || reads(&p.elements.loads));
-            let ((pass, only), None) = (read.next()?, read.next()) else { return None };
-            // All threads meet in a fold before the next row's copies begin.
-            let folds = (0..shape.folds.len()).any(|k| only.folds(k));
-            (folds && !reads(&only.row.loads)).then_some(Staging { operand, pass })
-        })?;
-        Some((staging, blocks))
+/// Registers of a multiprocessor. Four warps at a time get theirs, and a thread a multiple of 8.
+const REGISTERS: usize = 1 << 16;
+const FOUR_WARPS: usize = 4 * WARP;
+/// Registers of a thread beside the elements that it keeps: with fewer, some of these would be spilled.
+const BESIDE_ELEMENTS: usize = 32;
+
+/// The same kernel with a staged operand, and the number of its blocks, for so many vectors in a row and so many rows, if there are
+/// several rows for each multiprocessor of a GPU. A block may have so many bytes of shared memory.
+pub(super) fn staged(
+    shape: &RowShape,
+    vectors: usize,
+    rows: usize,
+    (multiprocessors, shared): (Option<u32>, usize),
+) -> Option<(RowShape, usize)> {
+    let blocks = multiprocessors? as usize;
+    let is_alone = shape.each > 0 && shape.columns == 0 && shape.threads > THREADS;
+    let is_one = shape.pace.rank == shape.rows + 1;
+    if !is_alone || !is_one || rows <= blocks || !shape.pace.width.is_multiple_of(COPIED) {
+        return None;
     }
+    let staging = Some(operand(shape)?);
+    let room = |threads: usize| REGISTERS / threads / 8 * 8;
+    let kept = |threads: usize| vectors.div_ceil(threads) * shape.pace.width * shape.held.max(1);
+    let mut threads = (1..=MOST_THREADS / FOUR_WARPS).rev().map(|times| times * FOUR_WARPS);
+    let threads = threads.find(|t| room(*t) >= kept(*t) + BESIDE_ELEMENTS)?;
+    let each = vectors.div_ceil(threads);
+    let even = each * threads == vectors;
+    let shape = RowShape { staging, threads, each, even, beside: 1, ..shape.clone() };
+    let bytes = shape.copies() * 16 + threads / WARP * size_of::<f32>();
+    (threads > THREADS && bytes <= shared).then_some((shape, blocks))
+}
+
+/// A tensor that one pass reads, element by element: the first one.
+fn operand(shape: &RowShape) -> Option<Staging> {
+    let is_tensor = |(source, dtype): &(OperandSource, DType)| {
+        matches!(source, OperandSource::Vector(_) | OperandSource::Output(_)) && *dtype == DType::F32
+    };
+    let operands = shape.operands.iter().enumerate().filter(|(_, operand)| is_tensor(operand));
+    operands.map(|(operand, _)| operand).find_map(|operand| {
+        let reads = |loads: &[RowSource]| loads.contains(&RowSource::Operand(operand));
+        let passes = shape.passes.iter().enumerate();
+        let mut read = passes.filter(|(_, p)| reads(&p.row.loads) || reads(&p.elements.loads));
+        let ((pass, only), None) = (read.next()?, read.next()) else { return None };
+        // All threads meet in a fold before the next row's copies begin.
+        let folds = (0..shape.folds.len()).any(|k| only.folds(k));
+        (folds && !reads(&only.row.loads)).then_some(Staging { operand, pass })
+    })
 }
 
 impl RowShape {
@@ -186,16 +201,26 @@ mod tests {
 
     #[test]
     fn a_long_row_is_staged_where_a_multiprocessor_has_several() {
-        let (staging, blocks) = Staging::of(&shape(25, 512), 4096, H200).unwrap();
-        assert_eq!((staging, blocks), (Staging { operand: 0, pass: 0 }, 132));
-        assert!(Staging::of(&shape(25, 512), 132, H200).is_none(), "one row each");
-        assert!(Staging::of(&shape(8, THREADS), 4096, H200).is_none(), "blocks fit beside each other");
-        let a100 = (Some(108), 163 << 10);
-        assert!(Staging::of(&shape(25, 512), 4096, a100).is_none(), "an A100 has too little memory");
-        let halves = RowShape { operands: vec![(OperandSource::Vector(0), DType::BF16)], ..shape(25, 512) };
-        assert!(Staging::of(&halves, 4096, H200).is_none(), "halves");
-        let mut twice = shape(25, 512);
+        let of = |each: usize, threads: usize, rows: usize, on| {
+            staged(&shape(each, threads), each * threads, rows, on)
+        };
+        let (made, blocks) = of(16, 512, 4096, H200).unwrap();
+        assert_eq!((made.staging, blocks), (Some(Staging { operand: 0, pass: 0 }), 132));
+        assert_eq!((made.threads, made.each, made.even), (512, 16, true));
+        assert!(of(16, 512, 132, H200).is_none(), "one row each");
+        assert!(of(8, THREADS, 4096, H200).is_none(), "blocks fit beside each other");
+        assert!(of(25, 512, 4096, (Some(108), 163 << 10)).is_none(), "an A100 has too little memory");
+        let halves = RowShape { operands: vec![(OperandSource::Vector(0), DType::BF16)], ..shape(16, 512) };
+        assert!(staged(&halves, 16 * 512, 4096, H200).is_none(), "halves");
+        let mut twice = shape(16, 512);
         twice.passes.push(twice.passes[0].clone());
-        assert!(Staging::of(&twice, 4096, H200).is_none(), "a second pass reads it");
+        assert!(staged(&twice, 16 * 512, 4096, H200).is_none(), "a second pass reads it");
+    }
+
+    /// The vocabulary of GPT: of 512 threads each would have 128 registers, 100 of them for elements.
+    #[test]
+    fn fewer_threads_have_more_registers() {
+        let (made, _) = staged(&shape(25, 512), 50_257usize.div_ceil(4), 4096, H200).unwrap();
+        assert_eq!((made.threads, made.each, made.even), (384, 33, false));
     }
 }
