@@ -264,7 +264,7 @@ fn an_evaluation_takes_its_batches_in_the_parts_of_a_step() {
     }
 }
 
-/// Loops and positions along the batch that read no data are a part of what is evaluated, whatever the batch.
+/// Loops over constants and positions along the batch count in evaluations and predictions, whatever the batch size.
 #[test]
 fn values_that_read_no_data_are_of_the_whole_set() {
     for (of, z) in [
@@ -283,13 +283,17 @@ fn values_that_read_no_data_are_of_the_whole_set() {
             let eval = p.of("eval", "run", &["--dim", batch]).remove(0);
             let number = |name: &str| eval[name].as_f64().unwrap();
             assert!(number("eval_loss") > 8.0, "{eval}");
-            let all = p.of("predict", "run", &["--dim", batch]).remove(0);
-            assert_eq!((numbers(&all["c"]), numbers(&all["k"])), (vec![8.0], vec![3.0]), "{all}");
-            assert!((numbers(&all["s"])[0] - 64.0 * number("eval_light")).abs() < 1e-3, "{eval}: {all}");
-            for name in ["c", "k"] {
-                let alone = p.of("predict", "run", &["--dim", batch, "--output", name]).remove(0);
-                assert_eq!(alone[name], all[name], "{alone}");
-            }
+            // A line for each result of all examples.
+            let predicted = |more: &[&str]| -> Vec<f64> {
+                let lines = p.of("predict", "run", &[&["--dim", batch], more].concat());
+                lines.iter().flat_map(|l| l.as_object().unwrap().values().flat_map(numbers)).collect()
+            };
+            let all = predicted(&[]);
+            assert!(all[..2] == [8.0, 3.0] && (all[2] - 64.0 * number("eval_light")).abs() < 1e-3, "{all:?}");
+            assert_eq!(
+                (predicted(&["--output", "c"]), predicted(&["--output", "k"])),
+                (vec![8.0], vec![3.0])
+            );
             evaluated.push([number("eval_count"), number("eval_light")]);
         }
         let [a, b] = [evaluated[0], evaluated[1]];

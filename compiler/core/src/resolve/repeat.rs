@@ -34,14 +34,14 @@ struct Numbers<'a> {
     pass: Pass,
 }
 
-/// Stages of the search for their types, in order.
+/// Passes over a body that find the types of its numbers, in order.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Pass {
-    /// Those without a type are numbers in the body too, so that they take that of what they meet.
+    /// A number without a known type is a number in the body too, and takes the type of its other operands.
     AsNumbers,
-    /// All have one: that which is known, or that of a number alone.
+    /// All numbers have a type: the known one, or the default of a number.
     Typed,
-    /// What differs from them is an error.
+    /// A value of another type is an error.
     Last,
 }
 
@@ -66,8 +66,8 @@ impl<'a> Resolver<'a> {
         self.settled(r, (dim, head), &assigned);
     }
 
-    /// Resolves a loop until it leaves the types of its numbers as they are. A number takes the type of what it becomes, which is
-    /// known when the body is; what is resolved up to there is a trial, and forgotten.
+    /// Resolves a loop again and again until the types of its numbers stay the same. A number takes the type of what it becomes,
+    /// which is known once the body is resolved. Earlier passes leave no values and no errors.
     fn settled(&mut self, r: &'a Repeat, head: (Dim, Span), assigned: &SortedMap<&'a str, Span>) {
         let mut numbers = Numbers { types: SortedMap::new(), pass: Pass::Last };
         let count = assigned.keys().filter(|n| self.is_number(n)).count();
@@ -75,14 +75,14 @@ impl<'a> Resolver<'a> {
             let before = Box::new(self.clone());
             for pass in [Pass::AsNumbers, Pass::Typed] {
                 numbers.pass = pass;
-                // Numbers that are known one after the other, or gain dims one after the other, take a trial each.
+                // In `a = a + b, b = b + x` the type of `a` follows from that of `b`, one pass later.
                 for _ in 0..=count {
                     let found = self.loop_once(r, head, assigned, &numbers);
                     let done = found.is_empty();
                     if done && pass == Pass::Typed {
                         return;
                     }
-                    // Loops in each other make many trials, which count as work.
+                    // Nested loops multiply the passes: they count as work, which has a limit.
                     let work = self.work;
                     *self = (*before).clone();
                     self.work = work;
@@ -430,7 +430,7 @@ impl<'a> Resolver<'a> {
         Some(Carried { name, at, number, carry, state })
     }
 
-    /// A number as a value of a type that has it.
+    /// A number as a value of a type; an error if the type cannot hold it.
     fn number_as(
         &mut self,
         (name, at): (&str, Span),

@@ -86,7 +86,7 @@ pub fn refused_outputs(program: &Program) -> Vec<Diagnostic> {
     found.into_iter().filter(Diagnostic::is_error).map(warning).collect()
 }
 
-/// A warning for each output of those names whose rows depend on the other examples of their batch.
+/// A warning for each named output whose rows depend on the other examples of the batch.
 fn mixed_rows(program: &Program, names: &[String]) -> Vec<Diagnostic> {
     let (g, example) = (&program.graph, example_dim(program));
     let on_input = Dependence::of(g, example).on_input;
@@ -132,11 +132,12 @@ fn example_dim(program: &Program) -> Option<Dim> {
     program.inputs.first().and_then(|i| i.0.dims.first().copied())
 }
 
-/// What the values of a program depend on.
+/// Dependence of each value of a program on its batch and on its device.
 struct Dependence {
-    /// On the examples of the batch: by data, or by a value of its own for each example.
+    /// Values that differ between batches: they read data, or have the example dim without a parameter that has it.
     on_input: IdVec<Id, bool>,
-    /// On what a device alone knows: a leaf, or the iterations of a loop. The rest is constant.
+    /// Values that a device computes: they read a leaf or a loop. [`Evaluation::finish`] computes the others, which are
+    /// constants without loops.
     on_device: IdVec<Id, bool>,
 }
 
@@ -150,7 +151,7 @@ impl Dependence {
                 let n = g.node(id);
                 let (leaf, reads) = (n.op.kind(), g.depends_on(id));
                 let bound = matches!(leaf, Kind::Input(_));
-                // `index(batch)`, random values and numbers along `batch` end with the batch too.
+                // `index(batch)`, random values and constants along `batch` have as many elements as the batch.
                 let first = example.is_some_and(|d| n.ty.has(d) && !n.inputs.iter().any(|x| g.ty(*x).has(d)));
                 let input = matches!(leaf, Kind::Input(InputOpKind::Input { .. }))
                     || (first && !bound)
@@ -260,7 +261,7 @@ fn of_each_batch(g: &Graph, decl: &LossDecl, example: Option<Dim>, op: Id) -> Di
         .help(help)
 }
 
-/// An op among values, and what they are made of, that mixes examples: a batch then says nothing of the whole.
+/// The first op found, among values and their operands, that mixes examples: a batch then says nothing of the whole.
 fn mixes(g: &Graph, values: Vec<Id>, example: Option<Dim>, on_input: &IdVec<Id, bool>) -> Option<Id> {
     let example = example?;
     let mut seen = g.nodes.table(false);

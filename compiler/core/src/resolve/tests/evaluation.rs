@@ -91,7 +91,7 @@ fn finished(body: &str, batches: [&[f64]; 2]) -> Vec<(String, f64)> {
     e.finish(total).into_iter().map(|(name, v)| (name, v.data[0])).collect()
 }
 
-/// A loop over constants is one of a device, not of the rest of the expression.
+/// A device runs a loop over constants: the host, which computes the rest of the expression, runs no loops.
 #[test]
 fn results_of_loops_are_accumulators() {
     for of in ["repeat d { z = z * 2 }", "scan d { z = z * 2 let all = z } let last = max[d](all)"] {
@@ -105,7 +105,7 @@ fn results_of_loops_are_accumulators() {
     }
 }
 
-/// A value for each example needs no data to be one of each batch.
+/// Values along the example dim differ between batches, even if they read no data.
 #[test]
 fn values_along_the_example_dim_are_of_each_batch() {
     let ones = "cast(index(batch) >= 0, float)";
@@ -126,7 +126,7 @@ fn values_along_the_example_dim_are_of_each_batch() {
     assert_eq!((found.unwrap(), told.as_str()), (vec![Accumulate::Same], ""));
 }
 
-/// Rows that depend on the other examples of their batch are told of where they are predicted.
+/// A prediction warns of rows that depend on the other examples of the batch.
 #[test]
 fn rows_that_mix_examples() {
     let outputs = "let h = 0 scan batch { h = h + y let each = h }
