@@ -100,7 +100,7 @@ fn numbers_that_what_they_become_does_not_have() {
         ),
         ("let n = 0 repeat layers as i { n = n + i n = 0.5 } output out = n", "`+` of f32 and i32"),
         ("let n = 3000000000 repeat layers { n = more } output out = n", "`n` is 3000000000 and of i32"),
-        ("let a = 0 let b = 0 repeat layers { a = a + more b = b + a + x }", "`+` of i32 and f32"),
+        ("let a = 0 let b = 0 repeat layers { a = a + more b = b + a + x }", "`+` of f32 and i32"),
     ] {
         let found = wrong(body);
         assert!(found.contains(text), "{body}: {found}");
