@@ -75,7 +75,7 @@ impl Graph {
     }
 
     /// An argument as a tensor of a dtype.
-    pub(crate) fn as_tensor(&mut self, v: Value, dtype: DType) -> Result<Id, OpError> {
+    pub fn as_tensor(&mut self, v: Value, dtype: DType) -> Result<Id, OpError> {
         match v {
             Value::Tensor(id) if self.ty(id).dtype == dtype => Ok(id),
             Value::Tensor(id) => self.add_op(Arc::new(Cast { to: dtype }), &[id]),

@@ -181,7 +181,8 @@ fn predicted(
             progress(first, q.records);
         }
     }
-    let totals = if accumulators.is_empty() || q.records == 0 { Vec::new() } else { totals.finish() };
+    // Constants are results without an accumulator.
+    let totals = if q.records == 0 { Vec::new() } else { totals.finish() };
     let mut outputs = Vec::new();
     for decl in &q.project.program.outputs {
         let part = rows.iter().position(|r| *r == decl.name).and_then(|k| joined(&parts[k]));

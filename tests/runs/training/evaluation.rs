@@ -263,3 +263,40 @@ fn an_evaluation_takes_its_batches_in_the_parts_of_a_step() {
         assert!(!alone.err.contains(wanted), "{}", alone.err);
     }
 }
+
+/// Loops over constants and positions along the batch count in evaluations and predictions, whatever the batch size.
+#[test]
+fn values_that_read_no_data_are_of_the_whole_set() {
+    for (of, z) in [
+        ("repeat l3 { z = z * 2 }", "z"),
+        ("scan l3 { z = z * 2\n let each = z }\n let u = max[l3](each)", "u"),
+    ] {
+        let more = format!(
+            "let z = 1\n {of}\n let m = mean[batch, rows, cols](x)\n {LOSS} + {z}\n \
+             metric light = m / {z}\n metric count = sum[batch](cast(index(batch) >= 0, float))\n \
+             output c = {z}\n output k = 3\n output s = {z} * m"
+        );
+        let p = Place::new("dim l3 = 3", &more);
+        p.trained("run", &[]);
+        let mut evaluated = Vec::new();
+        for batch in ["batch=12", "batch=5"] {
+            let eval = p.of("eval", "run", &["--dim", batch]).remove(0);
+            let number = |name: &str| eval[name].as_f64().unwrap();
+            assert!(number("eval_loss") > 8.0, "{eval}");
+            // A line for each result of all examples.
+            let predicted = |more: &[&str]| -> Vec<f64> {
+                let lines = p.of("predict", "run", &[&["--dim", batch], more].concat());
+                lines.iter().flat_map(|l| l.as_object().unwrap().values().flat_map(numbers)).collect()
+            };
+            let all = predicted(&[]);
+            assert!(all[..2] == [8.0, 3.0] && (all[2] - 64.0 * number("eval_light")).abs() < 1e-3, "{all:?}");
+            assert_eq!(
+                (predicted(&["--output", "c"]), predicted(&["--output", "k"])),
+                (vec![8.0], vec![3.0])
+            );
+            evaluated.push([number("eval_count"), number("eval_light")]);
+        }
+        let [a, b] = [evaluated[0], evaluated[1]];
+        assert!(a[0] == b[0] && a[0] > 12.0 && (a[1] - b[1]).abs() < 1e-5, "{evaluated:?}");
+    }
+}

@@ -309,16 +309,13 @@ impl<'a> Resolver<'a> {
             .find(|o| matches!(o.value, Value::Tensor(id) if self.graph.ty(id).dtype.is_int()));
         let Some(int) = int else { return true };
         let Value::Tensor(id) = int.value else { return true };
-        let (low, high) = match self.graph.ty(id).dtype {
-            DType::U8 => (0.0, 255.0),
-            _ => (f64::from(i32::MIN), f64::from(i32::MAX)),
-        };
+        let dtype = self.graph.ty(id).dtype;
+        let Some((low, high)) = integers_of(dtype) else { return true };
         let outside = operands.iter().find_map(|o| match o.value {
             Value::Number(v) if v.fract() == 0.0 && !(low..=high).contains(&v) => Some((v, o.span)),
             _ => None,
         });
         let Some((v, at)) = outside else { return true };
-        let dtype = self.graph.ty(id).dtype;
         self.error(
             Diagnostic::error(codes::E0202, format!("`{name}` of {dtype} and {v}: the number does not fit"))
                 .at(at, format!("{dtype} holds {low} to {high}"))
@@ -418,4 +415,13 @@ pub(crate) fn too_large(graph: &Graph, id: Id) -> Option<(String, Vec<Dim>)> {
     let text = || format!("an op that runs over more than 2^58 = {MAX_LOOPS} positions");
     let loops = || meshwright_ops::union(operands.iter().copied().chain([&node.ty]));
     (node.op.positions(&operands, &node.ty, table) > MAX_LOOPS).then(|| (text(), loops()))
+}
+
+/// The least and the greatest integer of a dtype.
+pub(super) fn integers_of(dtype: DType) -> Option<(f64, f64)> {
+    match dtype {
+        DType::U8 => Some((0.0, 255.0)),
+        _ if dtype.is_int() => Some((f64::from(i32::MIN), f64::from(i32::MAX))),
+        _ => None,
+    }
 }

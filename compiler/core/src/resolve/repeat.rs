@@ -3,10 +3,12 @@
 //! iteration; those in a `scan` are the same in all, and what it declares is collected.
 
 use super::Resolver;
+use super::expr::integers_of;
+use super::number::Konst;
 use super::scope::{Local, OpenRepeat, Val};
 use meshwright_diag::{Diagnostic, Span, codes};
 use meshwright_ops::{Crossing, Id, Kind, RepeatId, Type};
-use meshwright_plan::Dim;
+use meshwright_plan::{DType, Dim};
 use meshwright_sorted::{SortedMap, SortedSet};
 use meshwright_syntax::ast::{Expr, Name, Repeat, Statement, StatementKind};
 
@@ -18,11 +20,29 @@ struct Carried<'a> {
     name: &'a str,
     /// Its first assignment.
     at: Span,
-    /// Whether it starts as a number, which takes the type of what follows.
+    /// Whether it starts as a number whose type is still looked for.
     number: bool,
     carry: Id,
     /// The state that it is, whose name is the state's value again behind the loop.
     state: Option<(usize, Val)>,
+}
+
+/// The numbers that a loop carries.
+struct Numbers<'a> {
+    /// Their types, as far as they are known.
+    types: SortedMap<&'a str, Type>,
+    pass: Pass,
+}
+
+/// Passes over a body that find the types of its numbers, in order.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Pass {
+    /// A number without a known type is a number in the body too, and takes the type of its other operands.
+    AsNumbers,
+    /// All numbers have a type: the known one, or the default of a number.
+    Typed,
+    /// A value of another type is an error.
+    Last,
 }
 
 impl<'a> Resolver<'a> {
@@ -43,16 +63,38 @@ impl<'a> Resolver<'a> {
             r.body.iter().for_each(|s| self.poison(declares(s)));
             return;
         };
-        // A number that is carried has the type of what it becomes, which is known when the body is.
-        let mut types: SortedMap<&'a str, Type> = SortedMap::new();
-        let numbers = assigned.keys().any(|n| self.is_number(n));
-        let before = numbers.then(|| Box::new(self.clone()));
-        let wanted = self.loop_once(r, (dim, head), &assigned, &types);
-        if let (Some(before), false) = (before, wanted.is_empty()) {
-            *self = *before;
-            types.extend(wanted);
-            self.loop_once(r, (dim, head), &assigned, &types);
+        self.settled(r, (dim, head), &assigned);
+    }
+
+    /// Resolves a loop again and again until the types of its numbers stay the same. A number takes the type of what it becomes,
+    /// which is known once the body is resolved. Earlier passes leave no values and no errors.
+    fn settled(&mut self, r: &'a Repeat, head: (Dim, Span), assigned: &SortedMap<&'a str, Span>) {
+        let mut numbers = Numbers { types: SortedMap::new(), pass: Pass::Last };
+        let count = assigned.keys().filter(|n| self.is_number(n)).count();
+        if count > 0 {
+            let before = Box::new(self.clone());
+            for pass in [Pass::AsNumbers, Pass::Typed] {
+                numbers.pass = pass;
+                // In `a = a + b, b = b + x` the type of `a` follows from that of `b`, one pass later.
+                for _ in 0..=count {
+                    let found = self.loop_once(r, head, assigned, &numbers);
+                    let done = found.is_empty();
+                    if done && pass == Pass::Typed {
+                        return;
+                    }
+                    // Nested loops multiply the passes: they count as work, which has a limit.
+                    let work = self.work;
+                    *self = (*before).clone();
+                    self.work = work;
+                    numbers.types.extend(found);
+                    if pass == Pass::AsNumbers && (done || numbers.types.len() == count) {
+                        break;
+                    }
+                }
+            }
+            numbers.pass = Pass::Last;
         }
+        self.loop_once(r, head, assigned, &numbers);
     }
 
     /// Resolves a loop, where carried numbers have the types given. The types that they should have had instead.
@@ -61,7 +103,7 @@ impl<'a> Resolver<'a> {
         r: &'a Repeat,
         (dim, head): (Dim, Span),
         assigned: &SortedMap<&'a str, Span>,
-        types: &SortedMap<&'a str, Type>,
+        numbers: &Numbers<'a>,
     ) -> SortedMap<&'a str, Type> {
         let around = self.graph.scope;
         let of = self.graph.repeat(dim, false);
@@ -79,13 +121,17 @@ impl<'a> Resolver<'a> {
         *calls += 1;
         let numbered = if *calls == 1 { element } else { format!("{element}#{calls}").into() };
         self.scope().own = numbered;
-        let mut all = Vec::new();
+        let (mut all, mut untyped) = (Vec::new(), SortedMap::new());
         for (name, at) in assigned.iter().filter(|(n, _)| outer.contains(*n)) {
-            all.extend(self.begin_carry(of, name, *at, (types.get(name), states.get(name).copied())));
+            if numbers.pass == Pass::AsNumbers && self.is_number(name) && !numbers.types.contains_key(name) {
+                untyped.insert(*name, *at);
+            } else {
+                all.extend(self.begin_carry(of, (name, *at), numbers, states.get(name).copied()));
+            }
         }
         self.graph.scope = Some(of);
         let depth = self.scopes.len();
-        let carried = all.iter().map(|c| (c.name, c.at)).collect();
+        let carried = all.iter().map(|c| (c.name, c.at)).chain(untyped.clone()).collect();
         let (scan, around_path) = (r.scan, path.clone());
         self.open_repeats.push(OpenRepeat { depth, span: head, of, scan, around: around_path, carried });
         if let Some(i) = &r.index {
@@ -102,10 +148,16 @@ impl<'a> Resolver<'a> {
             })
             .collect();
         let collected = if r.scan { self.declared_in(&r.body) } else { Vec::new() };
+        let mut wanted: SortedMap<&'a str, Type> = untyped
+            .into_keys()
+            .filter_map(|name| match self.scope().locals.get(name)?.val {
+                Val::Tensor(id) => Some((name, self.graph.ty(id).clone())),
+                _ => None,
+            })
+            .collect();
         let scope = self.scope();
         scope.locals.retain(|n, _| outer.contains(n));
         (scope.path, scope.own) = (path, own);
-        let mut wanted = SortedMap::new();
         for (c, next) in nexts {
             wanted.extend(self.end_carry(of, c, next, around));
         }
@@ -341,9 +393,9 @@ impl<'a> Resolver<'a> {
     fn begin_carry(
         &mut self,
         of: RepeatId,
-        name: &'a str,
-        at: Span,
-        (ty, state): (Option<&Type>, Option<usize>),
+        (name, at): (&'a str, Span),
+        numbers: &Numbers<'a>,
+        state: Option<usize>,
     ) -> Option<Carried<'a>> {
         let val = self.scope().locals.get(name)?.val.clone();
         // Its path is of around the loop.
@@ -352,15 +404,16 @@ impl<'a> Resolver<'a> {
         let (start, number) = match val {
             Val::Tensor(id) => (id, false),
             Val::Konst(k) => {
-                let dtype = ty.map_or(self.float, |t| t.dtype);
-                let dims = ty.map_or(Vec::new(), |t| t.dims.clone());
-                let number = meshwright_ops::Const::new(k.num().f64(), dtype);
-                let made = self.make(&[], at, |g| {
-                    let number = g.op(number, &[]);
-                    Ok(g.expanded(number, &dims))
-                });
-                let Val::Tensor(id) = made else { return None };
-                (id, true)
+                let alone = if let Konst::Bool(_) = k { DType::Bool } else { self.float };
+                let (dtype, dims) = match numbers.types.get(name) {
+                    Some(ty) => (ty.dtype, ty.dims.clone()),
+                    None => (alone, Vec::new()),
+                };
+                let Some(id) = self.number_as((name, at), k, (dtype, &dims)) else {
+                    self.poisoned_local(name);
+                    return None;
+                };
+                (id, numbers.pass != Pass::Last)
             }
             _ => return None,
         };
@@ -377,6 +430,29 @@ impl<'a> Resolver<'a> {
         Some(Carried { name, at, number, carry, state })
     }
 
+    /// A number as a value of a type; an error if the type cannot hold it.
+    fn number_as(
+        &mut self,
+        (name, at): (&str, Span),
+        k: Konst,
+        (dtype, dims): (DType, &[Dim]),
+    ) -> Option<Id> {
+        let number = k.num().f64();
+        if let Some((low, high)) = integers_of(dtype)
+            && !(low..=high).contains(&number)
+        {
+            let text = format!("`{name}` is {number} and of {dtype}: the number does not fit");
+            let d = Diagnostic::error(codes::E0202, text).at(at, format!("{dtype} holds {low} to {high}"));
+            self.error(d.help("convert what it becomes: `cast(…, float)`"));
+            return None;
+        }
+        let made = self.make(&[], at, |g| {
+            let number = g.as_tensor(k.value(), dtype)?;
+            Ok(g.expanded(number, dims))
+        });
+        if let Val::Tensor(id) = made { Some(id) } else { None }
+    }
+
     /// Closes a carry whose next value is known. The type that a number should have had, where it had another.
     fn end_carry(
         &mut self,
@@ -390,12 +466,7 @@ impl<'a> Resolver<'a> {
             Val::Tensor(id) => Some(id),
             Val::Konst(k) => {
                 let ty = self.graph.ty(c.carry).clone();
-                let number = meshwright_ops::Const::new(k.num().f64(), ty.dtype);
-                let made = self.make(&[], c.at, |g| {
-                    let number = g.op(number, &[]);
-                    Ok(g.expanded(number, &ty.dims))
-                });
-                if let Val::Tensor(id) = made { Some(id) } else { None }
+                self.number_as((c.name, c.at), k, (ty.dtype, &ty.dims))
             }
             _ => None,
         };

@@ -57,7 +57,8 @@ pub fn evaluation(program: &Program) -> Outcome<Evaluation> {
 pub fn prediction(program: &Program, names: &[String]) -> Outcome<Evaluation> {
     let program = &averaged(crate::specialized(program, false));
     let named = |o: &LossDecl| names.contains(&o.name);
-    let (e, out) = accumulated(program, |p| outputs(p, false).filter(|o| named(o)).cloned().collect());
+    let (e, mut out) = accumulated(program, |p| outputs(p, false).filter(|o| named(o)).cloned().collect());
+    out.extend(mixed_rows(program, names));
     let e = e.map(|mut e| {
         e.step.program = "predict";
         let goal = |o: LossDecl| StepOutput { name: o.name, id: o.id, kind: OutputKind::Output };
@@ -85,9 +86,27 @@ pub fn refused_outputs(program: &Program) -> Vec<Diagnostic> {
     found.into_iter().filter(Diagnostic::is_error).map(warning).collect()
 }
 
+/// A warning for each named output whose rows depend on the other examples of the batch.
+fn mixed_rows(program: &Program, names: &[String]) -> Vec<Diagnostic> {
+    let (g, example) = (&program.graph, example_dim(program));
+    let on_input = Dependence::of(g, example).on_input;
+    let found = outputs(program, true).filter(|o| names.contains(&o.name)).filter_map(|o| {
+        let op = mixes(g, vec![o.id], example, &on_input)?;
+        let at = g.node(op).origin.span;
+        let text = format!("`{}` is evaluated for each batch by itself", o.name);
+        let warning = Diagnostic::warning(codes::E0206, text)
+            .at(at, mixing_label(g, example, op))
+            .and(o.span, "a row depends on the other examples of its batch")
+            .note(BY_BATCH)
+            .help(format!("`--dim {}=N` sets the size of the batches", example_name(g, example)));
+        Some(warning)
+    });
+    found.collect()
+}
+
 /// The outputs with a value for each example, or the others.
 fn outputs(program: &Program, rows: bool) -> impl Iterator<Item = &LossDecl> {
-    let example = program.inputs.first().and_then(|i| i.0.dims.first().copied());
+    let example = example_dim(program);
     let has = move |o: &LossDecl| example.is_some_and(|d| program.graph.ty(o.id).has(d));
     program.outputs.iter().filter(move |o| has(o) == rows)
 }
@@ -109,29 +128,53 @@ pub(crate) fn averaged(mut program: Program) -> Program {
     program
 }
 
-fn accumulated(program: &Program, decls: impl Fn(&Program) -> Vec<LossDecl>) -> Outcome<Evaluation> {
-    let g = &program.graph;
-    let example: Option<Dim> = program.inputs.first().and_then(|i| i.0.dims.first().copied());
-    let mut on_input = g.nodes.table(false);
-    let mut on_leaf = g.nodes.table(false);
-    loop {
-        let mut changed = false;
-        for id in g.ids() {
-            let n = g.node(id);
-            let (leaf, reads) = (n.op.kind(), g.depends_on(id));
-            let random = leaf == Kind::Rematerializable(Source::Random);
-            let input = matches!(leaf, Kind::Input(InputOpKind::Input { .. }))
-                || (random && example.is_some_and(|d| n.ty.has(d)))
-                || reads.iter().any(|x| on_input[*x]);
-            changed |= input != std::mem::replace(&mut on_input[id], input);
-            let any = random || matches!(leaf, Kind::Input(_)) || reads.iter().any(|x| on_leaf[*x]);
-            changed |= any != std::mem::replace(&mut on_leaf[id], any);
-        }
-        // A carry depends on what comes after it.
-        if !changed || g.repeats.is_empty() {
-            break;
+fn example_dim(program: &Program) -> Option<Dim> {
+    program.inputs.first().and_then(|i| i.0.dims.first().copied())
+}
+
+/// Dependence of each value of a program on its batch and on its device.
+struct Dependence {
+    /// Values that differ between batches: they read data, or have the example dim without a parameter that has it.
+    on_input: IdVec<Id, bool>,
+    /// Values that a device computes: they read a leaf or a loop. [`Evaluation::finish`] computes the others, which are
+    /// constants without loops.
+    on_device: IdVec<Id, bool>,
+}
+
+impl Dependence {
+    fn of(g: &Graph, example: Option<Dim>) -> Dependence {
+        let mut on_input = g.nodes.table(false);
+        let mut on_device = g.nodes.table(false);
+        loop {
+            let mut changed = false;
+            for id in g.ids() {
+                let n = g.node(id);
+                let (leaf, reads) = (n.op.kind(), g.depends_on(id));
+                let bound = matches!(leaf, Kind::Input(_));
+                // `index(batch)`, random values and constants along `batch` have as many elements as the batch.
+                let first = example.is_some_and(|d| n.ty.has(d) && !n.inputs.iter().any(|x| g.ty(*x).has(d)));
+                let input = matches!(leaf, Kind::Input(InputOpKind::Input { .. }))
+                    || (first && !bound)
+                    || reads.iter().any(|x| on_input[*x]);
+                changed |= input != std::mem::replace(&mut on_input[id], input);
+                let device = input
+                    || bound
+                    || matches!(leaf, Kind::Rematerializable(Source::Random) | Kind::Boundary(_))
+                    || reads.iter().any(|x| on_device[*x]);
+                changed |= device != std::mem::replace(&mut on_device[id], device);
+            }
+            // A carry depends on what comes after it.
+            if !changed || g.repeats.is_empty() {
+                return Dependence { on_input, on_device };
+            }
         }
     }
+}
+
+fn accumulated(program: &Program, decls: impl Fn(&Program) -> Vec<LossDecl>) -> Outcome<Evaluation> {
+    let g = &program.graph;
+    let example = example_dim(program);
+    let Dependence { on_input, on_device } = Dependence::of(g, example);
     let mut e = Evaluation {
         step: StepGraph {
             model: program.model.clone(),
@@ -153,14 +196,14 @@ fn accumulated(program: &Program, decls: impl Fn(&Program) -> Vec<LossDecl>) -> 
         let mut todo = vec![decl.id];
         let mut mixing = None;
         while let Some(id) = todo.pop() {
-            if !on_leaf[id] || e.cuts.contains(&id) {
+            if !on_device[id] || e.cuts.contains(&id) {
                 continue;
             }
             let mine = |x: &Id| on_input[*x] && example.is_some_and(|d| g.ty(*x).has(d));
             let how = if on_input[id] { how(g, id, example) } else { Some(Accumulate::Same) };
             mixing = match how {
                 Some(Accumulate::Same) => None,
-                Some(_) => mixes(g, id, example, &on_input),
+                Some(_) => mixes(g, g.depends_on(id), example, &on_input),
                 None => {
                     // A fold in the body of a loop is a fold in each iteration.
                     let from_loop = on_input[id] && g.boundary(id).is_some();
@@ -187,11 +230,21 @@ fn accumulated(program: &Program, decls: impl Fn(&Program) -> Vec<LossDecl>) -> 
     (fine.then_some(e), out)
 }
 
+const BY_BATCH: &str = "it depends on the size of the batches, and on which examples meet in one";
+
+fn example_name(g: &Graph, example: Option<Dim>) -> &str {
+    example.map_or("?", |d| g.dims.name(d))
+}
+
+fn mixing_label(g: &Graph, example: Option<Dim>, op: Id) -> String {
+    format!("mixes the examples of a batch: `{}` along `{}`", g.spelled(op), example_name(g, example))
+}
+
 /// The op that mixes the examples of a batch, so that a value belongs to each batch and not to the whole set.
 fn of_each_batch(g: &Graph, decl: &LossDecl, example: Option<Dim>, op: Id) -> Diagnostic {
-    let name = example.map_or("?", |d| g.dims.name(d));
+    let name = example_name(g, example);
     let at = g.node(op).origin.span;
-    let mixes = format!("mixes the examples of a batch: `{}` along `{name}`", g.spelled(op));
+    let mixes = mixing_label(g, example, op);
     let help = format!("for a value of the whole set, fold `{name}` first, by `sum`, `mean`, `max` or `min`");
     if !g.ty(decl.id).dtype.is_float() {
         let text = format!("`{}` is {} of each batch, and has no mean", decl.name, g.ty(decl.id).dtype);
@@ -204,15 +257,15 @@ fn of_each_batch(g: &Graph, decl: &LossDecl, example: Option<Dim>, op: Id) -> Di
     Diagnostic::warning(codes::E0206, text)
         .at(at, mixes)
         .and(decl.span, "the mean over the batches is reported, weighted by their examples")
-        .note("it depends on the size of the batches, and on which examples meet in one")
+        .note(BY_BATCH)
         .help(help)
 }
 
-/// The op below a fold of the example dim that already mixes examples: a batch then says nothing of the whole.
-fn mixes(g: &Graph, cut: Id, example: Option<Dim>, on_input: &IdVec<Id, bool>) -> Option<Id> {
+/// The first op found, among values and their operands, that mixes examples: a batch then says nothing of the whole.
+fn mixes(g: &Graph, values: Vec<Id>, example: Option<Dim>, on_input: &IdVec<Id, bool>) -> Option<Id> {
     let example = example?;
     let mut seen = g.nodes.table(false);
-    let mut todo = g.depends_on(cut);
+    let mut todo = values;
     while let Some(id) = todo.pop() {
         if std::mem::replace(&mut seen[id], true) || !on_input[id] {
             continue;

@@ -242,12 +242,10 @@ impl StepSession {
         let OpenPrediction { project, prediction, program } = open;
         let draws = ExampleDraws { seed: 0, first: 0 };
         let report = self.cluster.run_drawing(program.id, draws, &provide(program, given.0))?;
-        let (accumulators, rows) = prediction.step.outputs.split_at(prediction.accumulate.len());
+        let rows = &prediction.step.outputs[prediction.accumulate.len()..];
         let mut totals = Totals::new(prediction);
-        if !accumulators.is_empty() {
-            totals.add(program, &report.outputs)?;
-        }
-        let totals = if accumulators.is_empty() { Vec::new() } else { totals.finish() };
+        totals.add(program, &report.outputs)?;
+        let totals = totals.finish();
         let tensor = |decl: &meshwright_core::LossDecl| {
             let row = rows.iter().find(|r| r.name == decl.name);
             let row =

@@ -54,6 +54,59 @@ fn a_loop_carries_what_is_assigned() {
     assert_eq!((count(Crossing::Slice), count(Crossing::Final)), (2, 2));
 }
 
+/// A number takes the dtype and the dims of what it becomes, whatever they are and wherever they come from.
+#[test]
+fn carried_numbers_take_the_type_of_what_they_become() {
+    let kind = |body: &str| {
+        let p = one(body);
+        let ty = p.graph.ty(p.outputs[0].id);
+        let dims: Vec<&str> = ty.dims.iter().map(|d| p.graph.dims.name(*d)).collect();
+        (format!("{} {}", ty.dtype, dims.join(" ")), p.graph.ids().count())
+    };
+    for (body, of) in [
+        ("let n = 0 repeat layers as i { n = n + more * i } output out = n", "i32 batch"),
+        ("let n = 0 repeat layers { repeat e { n = n + x } } output out = n", "f32 batch d"),
+        ("let n = 0 repeat layers as i { repeat e { n = n + more * i } } output out = n", "i32 batch"),
+        ("let n = 0 repeat layers { repeat e { n = n + 1 } n = n + x } output out = n", "f32 batch d"),
+        (
+            "let n = 0 repeat layers { let k = 0 repeat e { k = k + x } n = n + k } output out = n",
+            "f32 batch d",
+        ),
+        ("let a = 0 let b = 0 repeat layers { a = a + b b = b + x } output out = a", "f32 batch d"),
+        ("let a = 0 let b = 0 repeat layers { a = a + exp(b) b = b + x } output out = a", "f32 batch d"),
+        (
+            "let a = 0 let b = 0 let c = 0 repeat layers { a = b b = c c = c + more } output out = a",
+            "i32 batch",
+        ),
+        ("let a = false repeat layers { a = a or x > 0 } output out = a", "bool batch d"),
+        ("let a = false repeat layers { a = not a } output out = a", "bool "),
+        ("let a = 1 repeat layers { a = a * 2 } output out = a", "f32 "),
+        ("let a = 1 repeat layers { a = where(a < 2, a + 1, a + x) } output out = a", "f32 batch d"),
+        ("let a = 0 scan batch { a = a + more let each = a } output out = each", "i32 batch"),
+    ] {
+        let (found, values) = kind(body);
+        assert_eq!(found, of, "{body}");
+        // Trials leave nothing behind.
+        assert!(values < 25, "{body}: {values} values");
+    }
+}
+
+#[test]
+fn numbers_that_what_they_become_does_not_have() {
+    for (body, text) in [
+        (
+            "let n = 0.5 repeat layers { n = more } output out = n",
+            "0.5 meets a value of i32: it is no integer",
+        ),
+        ("let n = 0 repeat layers as i { n = n + i n = 0.5 } output out = n", "`+` of f32 and i32"),
+        ("let n = 3000000000 repeat layers { n = more } output out = n", "`n` is 3000000000 and of i32"),
+        ("let a = 0 let b = 0 repeat layers { a = a + more b = b + a + x }", "`+` of f32 and i32"),
+    ] {
+        let found = wrong(body);
+        assert!(found.contains(text), "{body}: {found}");
+    }
+}
+
 #[test]
 fn iterations_of_a_scan_share_their_parameters() {
     let body = "let h = 0 scan batch { h = tanh(sum[e](dense(x, [d], [e]) as in) + h) let each = h let same = 2 * rate } \
