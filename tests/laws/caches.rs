@@ -106,3 +106,25 @@ fn a_step_writes_of_a_cache_its_new_positions_alone() {
         }
     }
 }
+
+/// What a rule stores split is gathered where it is used, in the programs of `generate` as in those of training: of tables of
+/// positions, too, which are read at those of each text.
+#[test]
+fn stored_parameters_of_positions_need_no_gather_line() {
+    let bias = MODEL
+        .replace("LOOP", "repeat layers")
+        .replace(
+            "param word",
+            "param place[seq, heads, d] = normal(0, 1)\n    param bias[seq] = normal(0, 1)\n    param word",
+        )
+        .replace("let x = word[vocab = token]", "let x = word[vocab = token] + place")
+        .replace("sum[d](", "bias[seq -> key] + sum[d](");
+    assert!(bias.contains("+ place") && bias.contains("bias[seq -> key]"), "{bias}");
+    let layouts =
+        ["params: * -> a", "params: * -> a; batch -> a", "params *: * -> a; heads -> a", "params: seq -> a"];
+    for layout in layouts {
+        for count in [1, 5] {
+            plan(&bias, ("a=2", layout), count);
+        }
+    }
+}

@@ -30,8 +30,11 @@ pub struct Repaired {
 
 /// The fix of a diagnostic that a tool may apply: the only one that is sure; or, with `unsure`, the only one that there is. A
 /// diagnostic with several offers a choice, and none of them is taken.
-pub fn applicable(diagnostic: &Diagnostic, unsure: bool) -> Option<&Fix> {
-    let sure: Vec<&Fix> = diagnostic.fixes.iter().filter(|f| f.sure).collect();
+pub fn applicable<'d>(diagnostic: &'d Diagnostic, sources: &Sources, unsure: bool) -> Option<&'d Fix> {
+    // Data, checkpoints and options refer to what a model declares; what a layout declares has no meaning elsewhere.
+    let of_model = diagnostic.code.id.starts_with("E02");
+    let certain = |f: &&Fix| f.sure && !(of_model && renames_most(f, sources));
+    let sure: Vec<&Fix> = diagnostic.fixes.iter().filter(certain).collect();
     match (sure.as_slice(), diagnostic.fixes.as_slice()) {
         ([fix], _) => Some(fix),
         ([], [fix]) if unsure => Some(fix),
@@ -49,7 +52,7 @@ pub fn repair(
 ) -> Vec<Repaired> {
     let mut sure: Vec<(&Fix, Code)> = Vec::new();
     for d in diagnostics {
-        if let Some(fix) = applicable(d, unsure)
+        if let Some(fix) = applicable(d, sources, unsure)
             && may(fix.span.file)
             && changes(fix, sources)
         {
@@ -91,6 +94,22 @@ pub fn repair(
     out
 }
 
+/// Whether a fix writes one name for another that stands at least as often in the text: then the name that was declared is
+/// perhaps the misspelled one, and the fix would carry its mistake to every use.
+fn renames_most(fix: &Fix, sources: &Sources) -> bool {
+    let (text, range) = (sources.text(fix.span.file), fix.span.start as usize..fix.span.end as usize);
+    let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let Some(old) = text.get(range).filter(|old| !old.is_empty() && old.chars().all(is_word)) else {
+        return false;
+    };
+    // What comments say counts for neither. A division without blanks is cut off too, for both alike.
+    let code = || text.lines().filter_map(|l| l.split("//").next());
+    let count = |name: &str| code().flat_map(|l| l.split(|c| !is_word(c))).filter(|w| *w == name).count();
+    // What stands nowhere is declared elsewhere: a function, or a name of another file.
+    let declared = count(&fix.replacement);
+    declared > 0 && count(old) >= declared
+}
+
 /// True if a fix lies within its text and changes it.
 fn changes(fix: &Fix, sources: &Sources) -> bool {
     let range = fix.span.start as usize..fix.span.end as usize;
@@ -125,6 +144,23 @@ mod tests {
         assert_eq!(fixed(text, &[(0, 99, "1", true)]), None);
         assert_eq!(fixed("aé", &[(0, 2, "1", true)]), None);
         assert_eq!(fixed("aé", &[(1, 3, "e", true)]), Some("ae".into()));
+    }
+
+    /// `size` is declared as `sise`: whether by mistake is not known while no use is spelled so.
+    #[test]
+    fn uses_are_not_renamed_to_a_name_that_none_of_them_has() {
+        let found = |text: &str| {
+            let mut sources = Sources::new();
+            let file = sources.add("a", text);
+            let places = text.match_indices("size").map(|(at, _)| Span::new(file, at, at + 4));
+            let unknown = |at| Diagnostic::error(codes::E0201, "m").fix("t", at, "sise", true);
+            let all: Vec<Diagnostic> = places.map(unknown).collect();
+            repair(&all, &sources, false, &|_| true).into_iter().next().map(|r| r.text)
+        };
+        assert_eq!(found("dim sise = 3 // sise\nx[size] y[size]"), None);
+        assert_eq!(found("dim sise = 3\nx[size]"), None);
+        assert_eq!(found("dim sise = 3\nx[size] y[sise]"), Some("dim sise = 3\nx[sise] y[sise]".into()));
+        assert_eq!(found("x[size] y[size]"), Some("x[sise] y[sise]".into()));
     }
 
     #[test]

@@ -278,8 +278,11 @@ impl DimGroup {
             }
             seen.push(*d);
             if !x.has(*d) {
-                return Err(OpError::no_dim(format!("`{}[{name}]`", c.name), *d, (0, x), &g.dims)
-                    .help(format!("leave `{name}` out, or name one of {has}")));
+                let help = match x.dims.is_empty() {
+                    true => format!("leave `{name}` out: a single number has no dims to name"),
+                    false => format!("leave `{name}` out, or name one of {has}"),
+                };
+                return Err(OpError::no_dim(format!("`{}[{name}]`", c.name), *d, (0, x), &g.dims).help(help));
             }
         }
         let taken = |p: &Piece| p.to.iter().copied().find(|t| !p.dims.contains(t) && x.has(*t));

@@ -160,14 +160,16 @@ impl Scanner<'_> {
         self.at = end;
     }
 
-    /// Whether `//` here stands between two operands without blanks.
+    /// Whether `//` here stands between two operands without blanks. The second may have signs, also the `+` and the
+    /// point without a digit before it that no operand begins with: the parser then says so.
     fn divides(&self, rest: &str) -> bool {
         let before = self.text[..self.at].bytes().next_back();
-        let after = rest.as_bytes().get(2).copied();
+        let unsigned = rest[2..].trim_start_matches(['-', '+', '!']).as_bytes();
+        let digits = unsigned.strip_prefix(b".").filter(|b| b.first().is_some_and(u8::is_ascii_digit));
         self.language == Language::Model
             && self.out.tokens.last().is_some_and(|t| t.end == self.at)
             && before.is_some_and(|b| is_word(b) || b == b')' || b == b']')
-            && after.is_some_and(|b| is_word(b) || b == b'(')
+            && digits.unwrap_or(unsigned).first().is_some_and(|b| is_word(*b) || *b == b'(')
     }
 
     fn string(&mut self) {

@@ -73,6 +73,16 @@ fn misspelled_names_are_put_right() {
     assert!(code == 0 && out.starts_with("ok: "), "{out}");
 }
 
+/// Where a declaration is misspelled and no use is, the uses are not made to follow it.
+#[test]
+fn a_misspelled_declaration_is_left_to_the_writer() {
+    let wrong = RIGHT.replace("dim hidden = 6", "dim hiddem = 6");
+    let at = Place::new("fix-declaration", &wrong, LAYOUT);
+    let (code, out, err) = at.check(&["m.mw", "--fix"]);
+    assert!(code == 1 && out.is_empty() && err.contains("its fix may not be what was meant"), "{out}{err}");
+    assert_eq!(at.text("m.mw"), wrong);
+}
+
 #[test]
 fn what_is_not_sure_is_left_to_the_writer() {
     // `tahn` may be `tan` or `tanh`, `hidden2` another dim: both are near something, and neither is sure.

@@ -242,3 +242,31 @@ fn what_cannot_be_continued_is_said() {
         "{err}"
     );
 }
+
+/// A table of positions ends a text as the sequences of the model do: no position beyond it is read, and no `--dim` is proposed
+/// that a trained parameter cannot follow.
+#[test]
+fn positions_end_with_their_table() {
+    let at = prepared("generate-positions");
+    let long = "the sea ".repeat(75);
+    let longer = ["--dim", "seq=200"];
+    let run = |prompt: &str, more: &[&str]| {
+        run_in(&at, &[&["generate", "a", "--max-tokens", "3", "--prompt", prompt][..], more].concat())
+    };
+    let trained = "parameters were trained with `places` = 128, in which `position` counts positions";
+    for more in [&longer[..], &[]] {
+        let (code, out, err) = run(&long, more);
+        let positions = if more.is_empty() { 24 } else { 128 };
+        let refused = code == 1 && out.is_empty() && err.contains("error[E0516]");
+        assert!(refused && err.contains(&format!("and the model {positions} positions")), "{err}");
+        assert!(err.contains(trained) && !err.contains("--dim"), "{err}");
+    }
+    // Below the table, a longer sequence is what helps.
+    let some = "the sea ".repeat(18);
+    let (code, _, err) = run(&some, &[]);
+    assert!(code == 1 && err.contains("take a model of longer sequences: `--dim seq="), "{err}");
+    let all = [&longer[..], &["--max-tokens", "500", "--temperature", "50"]].concat();
+    let json = texts(&at, &[&["--prompt", "the sea"], &all[..]].concat());
+    let count = json[0]["tokens"].as_array().unwrap().len();
+    assert!(json[0]["ended"] == "context" && (110..129).contains(&count), "{json:?}");
+}

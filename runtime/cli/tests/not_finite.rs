@@ -275,6 +275,18 @@ fn an_infinite_derivative_says_what_to_add() {
     }
 }
 
+/// A learning rate that is infinite is no matter of its size.
+#[test]
+fn an_infinite_learning_rate_says_so() {
+    let body = "    let h = sum[n](x * w)\n    loss l = mean[batch](sum[m](h * h))\n";
+    for rate in ["1 / (step - 2)", "exp(1000 * step)"] {
+        let at = prepared("infinite-rate", body, &format!("    optimizer sgd(lr = {rate})\n"));
+        let err = failed(&at, &["--no-save", "--steps", "9"]);
+        let helps = err.contains("write an expression of `step` that is finite at every step");
+        assert!(helps && !err.contains("smaller learning rate"), "{rate}: {err}");
+    }
+}
+
 /// A model of `y`, with an `h` that is 0 at some places and not below.
 fn guarded(name: &str, y: &str) -> PathBuf {
     let body = format!(

@@ -253,6 +253,23 @@ fn what_cannot_be_written_is_said_before_anything_is_computed() {
 
 /// Names of classes that data has stay with the run: what is a position along their dim is said by its number and its name, also
 /// where the data is gone.
+/// A file that examples are read from is not replaced by what is computed of them, however it is spelled.
+#[test]
+fn outputs_never_replace_what_they_are_computed_of() {
+    let at = prepared("predict-own-input");
+    let before = std::fs::read(at.join("new.npy")).unwrap();
+    std::fs::create_dir(at.join("out")).unwrap();
+    std::fs::copy(at.join("new.npy"), at.join("out/class.npy")).unwrap();
+    std::os::unix::fs::symlink("new.npy", at.join("link.npy")).unwrap();
+    for (data, to) in [("x=new.npy", "new.npy"), ("x=new.npy", "./link.npy"), ("x=out/class.npy", "out")] {
+        let err = failed(&at, &["predict", "a", "--data", data, "--output", "class", "-o", to]);
+        assert!(err.contains("E0516") && err.contains("is read for its examples"), "{to}: {err}");
+    }
+    assert_eq!(std::fs::read(at.join("new.npy")).unwrap(), before);
+    let other = ["predict", "a", "--data", "x=new.npy", "--output", "class", "-o", "other.npy"];
+    assert_eq!(run(&at, &other).0, 0);
+}
+
 #[test]
 fn classes_are_called_by_the_names_that_the_data_has() {
     let at = prepared("predict-names");

@@ -99,6 +99,30 @@ impl ArrayTarget {
         Ok(ArrayTarget { path: path.into(), format })
     }
 
+    /// The file of an output of this name.
+    fn file_of(&self, name: &str) -> PathBuf {
+        match self.format {
+            ArrayFormat::Folder => self.path.join(format!("{name}.npy")),
+            ArrayFormat::Npy | ArrayFormat::Npz | ArrayFormat::Safetensors => self.path.clone(),
+        }
+    }
+
+    /// That tensors of these names replace none of the files that are `read`.
+    ///
+    /// # Errors
+    ///
+    /// E0516 where they would.
+    pub(crate) fn beside(&self, read: &[PathBuf], names: &[&str]) -> Checked<()> {
+        let real = |path: &Path| path.canonicalize().ok();
+        let read: Vec<PathBuf> = read.iter().filter_map(|path| real(path)).collect();
+        let files = names.iter().map(|name| self.file_of(name));
+        let Some(file) = files.into_iter().find(|to| real(to).is_some_and(|to| read.contains(&to))) else {
+            return Ok(());
+        };
+        let message = format!("`{}` is read for its examples: the outputs would replace it", file.display());
+        Err(Box::new(Diagnostic::error(codes::E0516, message).help("name another file behind `-o`")))
+    }
+
     /// Writes all outputs.
     ///
     /// # Errors
@@ -129,7 +153,7 @@ impl ArrayTarget {
                     file(path, Err(e), Vec::new())?;
                 }
                 let one = |o: &PredictedOutput| {
-                    let path = path.join(format!("{}.npy", o.name));
+                    let path = self.file_of(&o.name);
                     let done = replaced(&path, |to| npy(to, &o.tensor));
                     file(&path, done, vec![o.name.clone()])
                 };

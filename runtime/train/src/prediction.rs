@@ -13,7 +13,7 @@ use meshwright_data::{Dataset, EpochSeed};
 use meshwright_diag::{Diagnostic, Sources, codes, nearest};
 use meshwright_exec::{ExampleDraws, HostData, HostTensor};
 use meshwright_ops::F64Tensor;
-use meshwright_plan::{Dim, Plan};
+use meshwright_plan::{Dim, InputDecl, Plan};
 use meshwright_sorted::{SortedMap, SortedSet};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -124,6 +124,13 @@ fn no_number(project: &Project) -> Failure {
     Diagnostic::error(codes::E0516, message).help("say it: `--limit 100`").into()
 }
 
+/// The files that the examples are read from; none where they are made of something else.
+fn files_read(project: &Project, options: &PredictOptions) -> Vec<PathBuf> {
+    let declared: Vec<InputDecl> = project.program.inputs.iter().map(|i| i.0.clone()).collect();
+    let found = meshwright_data::find(options.eval.data.as_deref(), &options.eval.roots, &declared);
+    found.map_or(Vec::new(), |source| source.files().map(Into::into).collect())
+}
+
 pub(crate) fn prediction(project: &Project) -> Result<(Evaluation, Vec<Diagnostic>), Failure> {
     let names: Vec<String> = project.program.outputs.iter().map(|o| o.name.clone()).collect();
     match meshwright_core::prediction(&project.program, &names) {
@@ -144,7 +151,10 @@ fn predicted(
     let names: Vec<&str> = q.project.program.outputs.iter().map(|o| o.name.as_str()).collect();
     // The first process writes, and alone sees where.
     let about = "the file of the outputs";
-    let target = || options.to.as_deref().map(|to| ArrayTarget::of(to, &names)).transpose();
+    let target = || {
+        let to = options.to.as_deref().map(|to| ArrayTarget::of(to, &names)).transpose()?;
+        to.map(|to| to.beside(&files_read(project, options), &names).map(|()| to)).transpose()
+    };
     let to = processes.on_first(about.into(), target)?.transpose().map_err(Failure::from);
     let to = agree_on_result(processes, about, to)?.flatten();
     let checkpoint = checkpoint_of(e)?;

@@ -517,10 +517,14 @@ fn placed_twice(layout: &Layout, out: &mut Vec<Diagnostic>) {
             )
             .at(r.span, format!("`{}`", r.text))
             .and(s.span, format!("`{}`", s.text))
-            .help(format!(
-                "to split it over several axes write `{name} -> {}`; else drop one rule",
-                axes.join(", ")
-            )),
+            .help(match axes.len() > s.axes.len().max(r.axes.len()) {
+                true => {
+                    let all = axes.join(", ");
+                    format!("to split it over several axes write `{name} -> {all}`; else drop one rule")
+                }
+                // One of them adds no axis: it says the same, keeps the dim whole, or names an axis that is unknown.
+                false => "drop one rule".to_string(),
+            }),
         );
     }
 }

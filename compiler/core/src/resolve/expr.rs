@@ -206,6 +206,10 @@ impl<'a> Resolver<'a> {
             {
                 d.help(format!("`{name}` is called with arguments: `{name}(…)`"))
             }
+            // No statement of a model stands in a `train` block, and none before it is seen there.
+            (None, None) if scope.kind == ScopeKind::Train => {
+                d.help(format!("declare it outside of the blocks: `const {name} = …`"))
+            }
             (None, None) => d.help(format!("declare it before: `let {name} = …`")),
         };
         self.error(d);

@@ -67,7 +67,7 @@ fn quick_fix(
         kind: Some(CodeActionKind::QUICKFIX),
         diagnostics: (!shown.is_empty()).then_some(shown),
         edit: Some(WorkspaceEdit::new(changes)),
-        is_preferred: applicable(d, false).is_some_and(|sure| sure == fix).then_some(true),
+        is_preferred: applicable(d, &a.sources, false).is_some_and(|sure| sure == fix).then_some(true),
         ..CodeAction::default()
     })
 }

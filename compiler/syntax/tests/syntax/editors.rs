@@ -88,7 +88,19 @@ fn comments_and_divisions_are_told_apart() {
     let json: Value = serde_json::from_str(MODEL).unwrap();
     let rules = json["repository"]["comments"]["patterns"].as_array().unwrap();
     let rules: Vec<_> = rules.iter().map(|r| Regex::new(r["match"].as_str().unwrap()).unwrap()).collect();
-    let texts = ["let x = (a+b)//c // of d\n", "dim a = 7//2\n///doc\n", "f(x)//(y) //! z\n", "x //4 is\n"];
+    let texts = [
+        "let x = (a+b)//c // of d\n",
+        "dim a = 7//2\n///doc\n",
+        "f(x)//(y) //! z\n",
+        "x //4 is\n",
+        "i//-2 //- two\n",
+        "i//-!-f(a)//--(b)\n",
+        "i//- two\n",
+        "x//! z\n",
+        "x//.5//+2\n",
+        "x//...\n",
+        "x//--- y\n",
+    ];
     for text in texts.into_iter().chain(MODELS.iter().map(|(_, t)| *t)) {
         for line in text.lines() {
             let comment = pieces(line).into_iter().find_map(|p| match p {

@@ -78,7 +78,25 @@ fn open_brackets_and_habits_of_other_languages_are_explained() {
 
 #[test]
 fn a_comment_that_could_be_a_divisor_is_refused() {
-    let ambiguous = ["768 // heads", "768 // 12", "(768) // heads * 2", "768 // 2, y = 3", "768 // (heads)"];
+    let ambiguous = [
+        "768 // heads",
+        "768 // 12",
+        "(768) // heads * 2",
+        "768 // 2, y = 3",
+        "768 // (heads)",
+        "768 // -heads",
+        "768// -12",
+        "768 //-12",
+        "768 // --12 * heads",
+        "768//- heads",
+        "768 // !heads",
+        "768 // +2",
+        "768 //+heads",
+        "768 // 2.",
+        "768 // .5",
+        "768 // -index(heads)",
+        "768 // sum[heads](12)",
+    ];
     for text in ambiguous {
         let (_, d) = parse_model(FileId(0), &format!("dim heads = 12\ndim d = {text}\n"));
         assert_eq!(d.len(), 1, "{text}: {d:?}");
@@ -89,12 +107,42 @@ fn a_comment_that_could_be_a_divisor_is_refused() {
             assert!(parse_model(FileId(0), &fixed).0.is_some(), "{fixed}");
         }
     }
-    let clear =
-        ["768 // the heads", "768 // images", "768 // 3 of them", "768//heads", "768 /// heads", "768 //"];
+    let clear = [
+        "768 // the heads",
+        "768 // images",
+        "768 // 3 of them",
+        "768//heads",
+        "768 /// heads",
+        "768 //",
+        "768 // - the heads",
+        "768 //-- the heads",
+        "768// -3 of them",
+        "768//-heads",
+        "768 // 12. Then",
+        "768 // ...",
+        "768 // -",
+        "768//---",
+        "768//! the heads",
+        "768 // (the) heads",
+        "768//--heads",
+        "768//!heads",
+    ];
     for text in clear {
         let (tree, d) = model(&format!("dim heads = 12\ndim d = {text}\n// heads\n"));
         assert!(tree.is_some(), "{text}: {d}");
     }
+}
+
+/// A sign that no operand has, or a point without a digit before it, does not make a comment of a division.
+#[test]
+fn what_touches_two_operands_divides_whatever_its_sign() {
+    for (divisor, at) in [("+2", "2:14"), (".5", "2:14"), ("-+a", "2:15")] {
+        let (_, d) = model(&format!("dim a = 3\nconst c = 7//{divisor}\n"));
+        assert!(d.contains(&format!("{at}: error[E0101]: expected an expression")), "{divisor}: {d}");
+    }
+    let text = "dim a = 3\nmodel m {\n input i[a]: i32\n param w[a] = 1\n output q = i // -i\n output r = i // w\n}\n";
+    let (_, d) = model(text);
+    assert!(d.contains("m:5:15: error[E0107]") && d.contains("m:6:15: error[E0107]"), "{d}");
 }
 
 /// Words that also stand in expressions, each used as a dim in five places, beside their own uses.

@@ -43,6 +43,8 @@ pub(crate) fn pieces(text: &str) -> Vec<Piece> {
     let mut out: Vec<Piece> = Vec::new();
     let mut at = 0;
     let mut before = String::new();
+    // Before this token stand signs, and before these `//` that divides.
+    let mut signed = false;
     while at < chars.len() {
         let gap = chars[at..].iter().take_while(|c| c.is_whitespace()).count();
         let lines = chars[at..at + gap].iter().filter(|c| **c == '\n').count();
@@ -51,9 +53,11 @@ pub(crate) fn pieces(text: &str) -> Vec<Piece> {
             break;
         }
         let rest: String = chars[at..].iter().take(2).collect();
-        let after = chars.get(at + 2).copied().unwrap_or(' ');
         let operand = before.ends_with(|c| word(c) || ")]".contains(c));
-        let divides = rest == "//" && gap == 0 && operand && (word(after) || after == '(');
+        let signs = chars.iter().skip(at + 2).take_while(|c| "-+!".contains(**c)).count();
+        let after = |ahead: usize| chars.get(at + 2 + signs + ahead).copied().unwrap_or(' ');
+        let begins = word(after(0)) || after(0) == '(' || after(0) == '.' && after(1).is_ascii_digit();
+        let divides = rest == "//" && gap == 0 && operand && begins;
         let comment = rest == "//" && !divides;
         let len = if comment {
             chars[at..].iter().take_while(|c| **c != '\n').count()
@@ -61,7 +65,8 @@ pub(crate) fn pieces(text: &str) -> Vec<Piece> {
             token(&chars[at..])
         };
         let token: String = chars[at..at + len].iter().collect();
-        let glue = divides || before == "//";
+        let glue = divides || before == "//" || signed;
+        signed = glue && ["-", "!"].contains(&token.as_str());
         // Joined, two signs could read as a third.
         let signs = |t: &str, end: bool| {
             let c = if end { t.chars().last() } else { t.chars().next() };

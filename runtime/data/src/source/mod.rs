@@ -152,6 +152,17 @@ pub struct Source {
 }
 
 impl Source {
+    /// The files that inputs of all sets are read from, as they are named: some may be patterns.
+    pub fn files(&self) -> impl Iterator<Item = &Path> {
+        self.splits.values().flat_map(|split| {
+            let of_inputs = split.inputs.values().flat_map(|input| match input {
+                InputSource::Files(files) | InputSource::Stream { files, .. } => files.as_slice(),
+                _ => &[],
+            });
+            of_inputs.chain(&split.shards).map(|file| file.path.as_path())
+        })
+    }
+
     /// Names of an input's values, if its files or its text have them.
     pub(super) fn classes(&self, input: &str) -> Option<&[String]> {
         fn names<'a>(set: &'a SplitSource, input: &str) -> Option<&'a [String]> {

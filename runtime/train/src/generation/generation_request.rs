@@ -23,7 +23,7 @@ impl Question {
     pub(super) fn of(project: &Project, options: &GenerateOptions) -> Result<Question, Failure> {
         let inputs = TextInputs::of(project, options)?;
         let tokenizer = inputs.tokenizer(options)?;
-        let context = project.program.graph.dims.size(inputs.seq);
+        let context = inputs.context(project);
         let prompts = Prompts::of(project, &inputs, &tokenizer, options)?;
         let project = project.with_batch(prompts.tokens.len())?;
         let end = tokenizer.special().end;

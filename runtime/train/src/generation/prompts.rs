@@ -9,7 +9,8 @@ use meshwright_data::{InputSource, SplitSource};
 use meshwright_diag::{Diagnostic, codes};
 use meshwright_exec::{HostData, HostTensor};
 use meshwright_files::Checked;
-use meshwright_plan::{DType, Dim, InputDecl};
+use meshwright_ops::{Graph, Id, InputOpKind, Kind};
+use meshwright_plan::{DType, Dim, Dims, InputDecl};
 use meshwright_sorted::SortedMap;
 
 /// The fields of text that are known while it is generated.
@@ -28,7 +29,7 @@ impl Prompts {
         options: &GenerateOptions,
     ) -> Checked<Prompts> {
         let dims = &project.program.graph.dims;
-        let (seq, context) = (dims.name(inputs.seq), dims.size(inputs.seq));
+        let context = inputs.context(project);
         let mut tokens = Vec::new();
         for prompt in &options.prompts {
             let refused = |message: String, help: String| {
@@ -52,13 +53,7 @@ impl Prompts {
                     "the prompt `{shown}` has {} tokens, and the model {context} positions",
                     encoded.len()
                 );
-                return refused(
-                    message,
-                    format!(
-                        "shorten it, or take a model of longer sequences: `--dim {seq}={}`",
-                        encoded.len()
-                    ),
-                );
+                return refused(message, inputs.longer(project, encoded.len()));
             }
             let range = inputs.token.range.map(|r| (dims.name(r), dims.size(r)));
             if let Some((dim, size)) = range
@@ -128,6 +123,44 @@ impl TextInputs {
         Ok(TextInputs { set, token, seq, all, below })
     }
 
+    /// What an input of positions counts them in, with the name of the input: the smallest.
+    fn table(&self, dims: &Dims) -> Option<(&str, Dim)> {
+        let of_positions = self.all.iter().filter(|(_, field)| field == "position");
+        let tables = of_positions.filter_map(|(decl, _)| Some((decl.name.as_str(), decl.range?)));
+        tables.min_by_key(|(_, table)| dims.size(*table))
+    }
+
+    /// Positions that the model has: those along its sequences, as far as its inputs can count them.
+    pub(super) fn context(&self, project: &Project) -> usize {
+        let dims = &project.program.graph.dims;
+        let counted = self.table(dims).map_or(usize::MAX, |(_, table)| dims.size(table));
+        dims.size(self.seq).min(counted)
+    }
+
+    /// How to continue a prompt of as many tokens, more than there are positions: by sizes that must grow, unless parameters
+    /// were trained with them.
+    fn longer(&self, project: &Project, tokens: usize) -> String {
+        let g = &project.program.graph;
+        let short = |d: Dim| g.dims.size(d) < tokens;
+        let table = self.table(&g.dims).filter(|(_, table)| short(*table));
+        let wanted: Vec<Dim> =
+            [self.seq].into_iter().chain(table.map(|t| t.1)).filter(|d| short(*d)).collect();
+        let trained = |d: &Dim| g.ids().any(|id| is_param(g, id) && g.ty(id).has(*d));
+        let Some(fixed) = wanted.iter().copied().find(trained) else {
+            let sizes = wanted.iter().map(|d| format!("--dim {}={tokens}", g.dims.name(*d)));
+            let sizes: Vec<String> = sizes.collect();
+            return format!("shorten it, or take a model of longer sequences: `{}`", sizes.join(" "));
+        };
+        let counts = match table {
+            Some((input, table)) if table == fixed => format!(", in which `{input}` counts positions"),
+            _ => String::new(),
+        };
+        let (name, size) = (g.dims.name(fixed), g.dims.size(fixed));
+        format!(
+            "shorten it: parameters were trained with `{name}` = {size}{counts}, so a longer text needs a model that was trained with more"
+        )
+    }
+
     /// The tokenizer that is named, or that of the data.
     pub(super) fn tokenizer(&self, options: &GenerateOptions) -> Checked<TextTokenizer> {
         if let Some(path) = &options.tokenizer {
@@ -195,6 +228,10 @@ impl TextInputs {
         }
         Ok(out)
     }
+}
+
+fn is_param(g: &Graph, id: Id) -> bool {
+    matches!(g.node(id).op.kind(), Kind::Input(InputOpKind::Param { .. }))
 }
 
 /// Integers as an input.

@@ -8,7 +8,7 @@ use crate::failure::Failure;
 use crate::inference::read_checkpoint;
 use crate::project::{Project, line_of};
 use crate::training::guards::Guard;
-use crate::training::poles::{Pole, guarded_growth, smaller_steps};
+use crate::training::poles::{Pole, guarded_growth, is_setting, smaller_steps};
 use crate::training::{Progress, TrainOptions};
 use meshwright_core::{Compiled, GRADIENT_NORM, examined_step};
 use meshwright_data::{BatchSampler, Dataset};
@@ -123,6 +123,8 @@ struct Culprit {
     pole: Option<Pole>,
     /// The function that grows fast behind a guard, where it was one.
     growth: Option<(&'static str, Guard)>,
+    /// Whether it is a setting of the `train` block, which no step has made so.
+    setting: bool,
     /// The first that is not a number, where that is another one.
     not_a_number: Option<(String, Span)>,
 }
@@ -208,7 +210,11 @@ impl<'a> Rerun<'a> {
         };
         let helps = guarded.into_iter().chain(pole.map(|p| p.help(float)));
         let d = helps.fold(d, Diagnostic::help);
-        if in_the_model { d } else { d.help(smaller_steps(self.project)) }
+        match culprit {
+            _ if in_the_model => d,
+            Some(c) if c.setting => d.help("write an expression of `step` that is finite at every step"),
+            _ => d.help(smaller_steps(self.project)),
+        }
     }
 
     fn with_cause(&self, message: &str, c: &Culprit) -> String {
@@ -399,10 +405,12 @@ impl Trail<'_> {
         let not_a_number = nan.filter(|n| n.1 != buf).map(|n| name(n.1)).filter(|n| n.0 != path);
         let is = self.of(buf);
         let finite = operands.as_ref().is_some_and(|all| all.iter().all(|o| o.1 == Finiteness::Finite));
-        let node = self.node(buf, makers.get(&buf)).filter(|_| finite);
+        let made = self.node(buf, makers.get(&buf));
+        let node = made.filter(|_| finite);
         let pole = node.and_then(|id| Pole::of(self.graph, id, is));
         let growth = node.and_then(|id| guarded_growth(self.graph, id));
-        Some(Culprit { step, path, span, is, operands, pole, growth, not_a_number })
+        let setting = made.is_some_and(|id| is_setting(self.graph, id));
+        Some(Culprit { step, path, span, is, operands, pole, growth, setting, not_a_number })
     }
 
     /// Reported values that are not finite.

@@ -5,8 +5,9 @@ use crate::project::Project;
 use crate::training::guards::Guard;
 use meshwright_diag::Sources;
 use meshwright_exec::Finiteness;
-use meshwright_ops::{Boundary, Crossing, Graph, Id, Kind, Origin, Unary};
+use meshwright_ops::{Boundary, Crossing, Graph, Id, InputOpKind, Kind, Origin, Source, Unary};
 use meshwright_plan::{Arithmetic, Phase};
+use meshwright_sorted::SortedSet;
 
 /// A function with a point at which it or its derivative is infinite.
 #[derive(Debug, PartialEq, Eq)]
@@ -160,6 +161,22 @@ fn outside_of_stacks(graph: &Graph, mut id: Id) -> Id {
         id = graph.node(id).inputs[0];
     }
     id
+}
+
+/// Whether a value is a setting of the `train` block, such as the learning rate: it is made of numbers and the number of the step
+/// alone.
+pub(crate) fn is_setting(graph: &Graph, id: Id) -> bool {
+    let mut todo = vec![id];
+    let mut reached = SortedSet::new();
+    while let Some(id) = todo.pop().filter(|id| reached.insert(*id)) {
+        let node = graph.node(id);
+        match node.op.kind() {
+            Kind::Input(InputOpKind::StepNumber) | Kind::Rematerializable(Source::Constant) => {}
+            Kind::Input(_) | Kind::Rematerializable(_) => return false,
+            _ => todo.extend(&node.inputs),
+        }
+    }
+    graph.node(id).origin.phase == Phase::Update
 }
 
 /// A remedy against large steps that the model does not have yet.

@@ -15,6 +15,21 @@ fn unknown_values() {
     );
 }
 
+/// A help proposes what its place takes: a `const` in a `train` block, and no dims of a value that has none.
+#[test]
+fn help_fits_its_place() {
+    let train = format!("{HEAD}param w[d] = 1 }} train m {{ minimize all optimizer sgd(lr = rate) }}");
+    same(
+        &errors(&train),
+        "E0201 nothing is called `rate` here
+          ^ `rate`: not declared
+          help: declare it outside of the blocks: `const rate = …`",
+    );
+    let of_number = body("let y = sum[batch, d](x) let z = sum[d](y)");
+    let help = "help: leave `d` out: a single number has no dims to name";
+    assert!(of_number.contains(help) && !of_number.contains("name one of"), "{of_number}");
+}
+
 #[test]
 fn arguments_of_layers() {
     same(

@@ -117,6 +117,8 @@ pub(super) fn outputs(
     }
     let logits = g.cast(id, g.ty(id).dtype.wide());
     let dtype = g.ty(logits).dtype;
+    // A probability is the model's, which knows nothing of the tokenizer.
+    let total = g.op(LogSumExp { dim: tokens }, &[logits]);
     let logits = if g.dims.size(tokens) == known {
         logits
     } else {
@@ -125,7 +127,6 @@ pub(super) fn outputs(
         let (is_token, never) = (g.binary("<", index, end), g.constant(f64::from(f32::MIN), dtype));
         g.choose(is_token, logits, never)
     };
-    let total = g.op(LogSumExp { dim: tokens }, &[logits]);
     if !most_probable {
         return vec![value, named(format!("{}*total", of.name), total)];
     }

@@ -182,6 +182,8 @@ impl<'a> Rebuild<'a> {
             return Ok(made);
         }
         let at = self.positions();
+        // What is read of a parameter is computed: a rule that says how parameters are stored does not speak of it.
+        self.new.cursor.class = Class::Value;
         self.new.at(made, self.whole, at).map_err(|e| (Some(id), e.to_string()))
     }
 
@@ -191,13 +193,15 @@ impl<'a> Rebuild<'a> {
             return known;
         }
         let scope = self.new.scope.take();
+        let computed = Origin { class: Class::Value, ..self.new.cursor.clone() };
+        let cursor = std::mem::replace(&mut self.new.cursor, computed);
         let index = self.new.index(self.seq);
         let at = self.new.sum_of(&[self.start, index]);
         // Padding of a sequence may reach beyond its end.
         let last = self.new.constant(self.new.dims.size(self.whole) as f64 - 1.0, DType::I32);
         let at = self.new.binary("min", at, last);
         let at = self.new.op(InRange { dim: self.whole }, &[at]);
-        self.new.scope = scope;
+        (self.new.cursor, self.new.scope) = (cursor, scope);
         self.positions = Some(at);
         at
     }

@@ -52,10 +52,10 @@ struct Remaining {
 fn remaining(loaded: &Loaded, unsure: bool) -> Vec<Remaining> {
     let left = |d: &Diagnostic| {
         let n = d.fixes.len();
-        let mine = applicable(d, true).filter(|f| repairable(loaded, f.span.file));
+        let mine = applicable(d, &loaded.sources, true).filter(|f| repairable(loaded, f.span.file));
         let (why, with_unsafe) = match (n, mine) {
             (0, _) => ("no fix is known".to_string(), false),
-            (_, Some(fix)) if !fix.sure && !unsure => (
+            (_, Some(fix)) if applicable(d, &loaded.sources, false).is_none() && !unsure => (
                 format!("its fix may not be what was meant: {} (`--unsafe-fixes` applies it)", fix.title),
                 true,
             ),
