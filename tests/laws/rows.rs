@@ -189,8 +189,9 @@ fn steps_along_rows_are_the_same_as_a_gpu_launches_them() {
     are_the_same(Devices::of(meshwright_burn::reference()), "along rows, launches of a GPU", true);
 }
 
-/// Cross-entropy with its gradient of long rows, more than twice as many as a GPU has multiprocessors: the kernel copies a row ahead.
-/// Matmuls write the logits and read their gradient, so both have gaps between rows, and gradients of `f32` lie where logits were.
+/// Cross-entropy with its gradient of long rows, more than twice as many as a GPU has multiprocessors: the kernel copies a row
+/// ahead. Matmuls write the logits and read their gradient, so both have gaps between rows, and gradients of `f32` lie where
+/// logits were.
 #[cfg(feature = "cuda")]
 fn rows_in_turn(devices: &mut Devices) -> usize {
     let said = std::env::var("FAKE_CUDA_MULTIPROCESSORS").ok();

@@ -31,12 +31,12 @@ struct Carried<'a> {
 struct Numbers<'a> {
     /// Their types, as far as they are known.
     types: SortedMap<&'a str, Type>,
-    pass: Pass,
+    pass: NumberPass,
 }
 
 /// Passes over a body that find the types of its numbers, in order.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Pass {
+enum NumberPass {
     /// A number without a known type is a number in the body too, and takes the type of its other operands.
     AsNumbers,
     /// All numbers have a type: the known one, or the default of a number.
@@ -63,23 +63,23 @@ impl<'a> Resolver<'a> {
             r.body.iter().for_each(|s| self.poison(declares(s)));
             return;
         };
-        self.settled(r, (dim, head), &assigned);
+        self.repeat_with_numbers(r, (dim, head), &assigned);
     }
 
     /// Resolves a loop again and again until the types of its numbers stay the same. A number takes the type of what it becomes,
     /// which is known once the body is resolved. Earlier passes leave no values and no errors.
-    fn settled(&mut self, r: &'a Repeat, head: (Dim, Span), assigned: &SortedMap<&'a str, Span>) {
-        let mut numbers = Numbers { types: SortedMap::new(), pass: Pass::Last };
+    fn repeat_with_numbers(&mut self, r: &'a Repeat, head: (Dim, Span), assigned: &SortedMap<&'a str, Span>) {
+        let mut numbers = Numbers { types: SortedMap::new(), pass: NumberPass::Last };
         let count = assigned.keys().filter(|n| self.is_number(n)).count();
         if count > 0 {
             let before = Box::new(self.clone());
-            for pass in [Pass::AsNumbers, Pass::Typed] {
+            for pass in [NumberPass::AsNumbers, NumberPass::Typed] {
                 numbers.pass = pass;
                 // In `a = a + b, b = b + x` the type of `a` follows from that of `b`, one pass later.
                 for _ in 0..=count {
                     let found = self.loop_once(r, head, assigned, &numbers);
                     let done = found.is_empty();
-                    if done && pass == Pass::Typed {
+                    if done && pass == NumberPass::Typed {
                         return;
                     }
                     // Nested loops multiply the passes: they count as work, which has a limit.
@@ -87,12 +87,12 @@ impl<'a> Resolver<'a> {
                     *self = (*before).clone();
                     self.work = work;
                     numbers.types.extend(found);
-                    if pass == Pass::AsNumbers && (done || numbers.types.len() == count) {
+                    if pass == NumberPass::AsNumbers && (done || numbers.types.len() == count) {
                         break;
                     }
                 }
             }
-            numbers.pass = Pass::Last;
+            numbers.pass = NumberPass::Last;
         }
         self.loop_once(r, head, assigned, &numbers);
     }
@@ -123,7 +123,10 @@ impl<'a> Resolver<'a> {
         self.scope().own = numbered;
         let (mut all, mut untyped) = (Vec::new(), SortedMap::new());
         for (name, at) in assigned.iter().filter(|(n, _)| outer.contains(*n)) {
-            if numbers.pass == Pass::AsNumbers && self.is_number(name) && !numbers.types.contains_key(name) {
+            if numbers.pass == NumberPass::AsNumbers
+                && self.is_number(name)
+                && !numbers.types.contains_key(name)
+            {
                 untyped.insert(*name, *at);
             } else {
                 all.extend(self.begin_carry(of, (name, *at), numbers, states.get(name).copied()));
@@ -413,7 +416,7 @@ impl<'a> Resolver<'a> {
                     self.poisoned_local(name);
                     return None;
                 };
-                (id, numbers.pass != Pass::Last)
+                (id, numbers.pass != NumberPass::Last)
             }
             _ => return None,
         };

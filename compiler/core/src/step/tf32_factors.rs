@@ -3,7 +3,7 @@
 //! Before: a step in `f32`. After: the same step in which matmuls and convolutions read factors that are rounded to TF32. All
 //! values stay `f32`, so a device that has no such matmuls computes what one that has them does.
 //!
-//! A value that all its consumers would round is stored rounded: the values that a loop stacks as factors of its backward pass are
+//! A value that all its consumers would round is stored rounded: values that a loop stacks as factors of its backward pass are
 //! rounded in front of the stack. A sum of the backward pass, such as the gradient of a bias, reads the copy that the matmul
 //! beside it reads. So nobody needs the value in full, and the step that computes it rounds it as it is stored.
 

@@ -321,8 +321,8 @@ pub(crate) fn permuted(first: u32, second: u32, #[comptime] selector: u32) -> u3
     })
 }
 
-/// The same number. A loop does not know that it is, so it computes anew in each iteration what depends on the number, in place of
-/// keeping all of that in registers.
+/// The same number, for the compiler another one: what depends on it is computed anew, in place of being kept in registers from
+/// an earlier iteration or pass.
 #[cube]
 pub(crate) fn anew(number: u32) -> u32 {
     intrinsic!(|scope| {

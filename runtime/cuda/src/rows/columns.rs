@@ -1,14 +1,7 @@
 //! Sums over all rows of a block, for the places of a thread's elements.
 
-use super::kernel::{RowShape, RowSpace, RowState};
+use super::shape::{RowShape, RowSpace, RowState};
 use cubecl::prelude::*;
-
-impl RowShape {
-    /// Number of a thread's sums over all rows.
-    pub(super) const fn summed(&self) -> usize {
-        self.columns * self.each * self.pace.width
-    }
-}
 
 /// Writes the block's sum of a value: over all its rows, parallel ones first.
 #[cube]

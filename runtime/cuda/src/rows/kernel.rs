@@ -6,7 +6,8 @@
 )]
 
 use super::columns::store_columns;
-use super::staging::{Four, Staging, stage_row, staged_lanes};
+use super::shape::{Four, RowShape, RowSpace, RowState, WARP};
+use super::staging::{stage_row, staged_lanes};
 use crate::folds::{folded, identity};
 use crate::kernel::drawn::Draw;
 use crate::kernel::elements::{
@@ -15,66 +16,11 @@ use crate::kernel::elements::{
 use crate::kernel::program::evaluate_all;
 use crate::kernel::ptx::{anew, wait_for_copies};
 use cubecl::prelude::*;
-use cubecl::std::FastDivmod;
 use meshwright_device::kernels::rows::passes::{RowPart, RowPass, RowSource, RowTarget};
 use meshwright_plan::{DType, Monoid};
 
-/// Threads that can tell each other numbers without memory.
-pub(super) const WARP: usize = 32;
 /// Elements of a row that a thread takes at a time where it keeps nothing of them, in up to four vectors.
 const AT_ONCE: usize = 16;
-
-/// The compile-time parameters of a kernel.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct RowShape {
-    pub(super) passes: Vec<RowPass>,
-    pub(super) folds: Vec<Monoid>,
-    pub(super) operands: Vec<(OperandSource, DType)>,
-    /// The slot and the type of each result.
-    pub(super) results: Vec<(usize, DType)>,
-    /// Values kept of an element, and of a row, and sums over all rows.
-    pub(super) held: usize,
-    pub(super) values: usize,
-    pub(super) columns: usize,
-    /// Number of dims of the rows, and of dims along a row.
-    pub(super) rows: usize,
-    pub(super) pace: Pace,
-    /// Threads for a row, and rows of a block.
-    pub(super) threads: usize,
-    pub(super) beside: usize,
-    /// Vectors of a row that a thread keeps, or 0 if it keeps none; and whether all threads have as many.
-    pub(super) each: usize,
-    pub(super) even: bool,
-    /// Vectors that a thread loads before it computes with the first of them, so that the loads overlap.
-    pub(super) ahead: usize,
-    /// Whether the last vector of a row reaches beyond it.
-    pub(super) reaches: bool,
-    /// The operand that is copied ahead, if a block goes from row to row with one.
-    pub(super) staging: Option<Staging>,
-}
-
-/// Sizes of the dims (the last one in vectors), and the global position of the first element along each if a pass reads
-/// positions. Then the numbers of rows, of vectors in a row, and of elements along the last dim.
-#[derive(CubeType, CubeLaunch)]
-pub(super) struct RowSpace {
-    pub(super) sizes: Sequence<FastDivmod<usize>>,
-    starts: Sequence<u32>,
-    rows: usize,
-    pub(super) vectors: usize,
-    inner: usize,
-}
-
-/// State of a thread: kept values of its elements, values of its row, results of folds and its own partial result; and
-/// for the places of its elements the sums over its rows. And elements of a row that are copied ahead, in shared memory.
-#[derive(CubeType)]
-pub(super) struct RowState {
-    pub(super) columns: Array<f32>,
-    held: Array<f32>,
-    values: Array<f32>,
-    totals: Array<f32>,
-    sums: Array<f32>,
-    pub(super) staged: Shared<[Vector<f32, Four>]>,
-}
 
 #[cube(launch_unchecked, address_type = "dynamic")]
 pub(super) fn along_rows<E: Float, N: Size, M: Size>(
@@ -103,15 +49,7 @@ pub(super) fn along_rows<E: Float, N: Size, M: Size>(
     let mut outs = Tensors::<E, N> { words: out_words, halves: out_halves, bytes: out_bytes };
     let mut of_rows = Tensors::<E, M> { words: row_words, halves: row_halves, bytes: row_bytes };
     let mut shared = Shared::<[f32]>::new_slice(comptime!((shape.threads * shape.beside / WARP).max(1)));
-    let folds = comptime!(shape.folds.len().max(1));
-    let mut state = RowState {
-        columns: Array::<f32>::new(comptime!(shape.summed().max(1))),
-        held: Array::<f32>::new(comptime!((shape.held * shape.each * shape.pace.width).max(1))),
-        values: Array::<f32>::new(comptime!(shape.values.max(1))),
-        totals: Array::<f32>::new(folds),
-        sums: Array::<f32>::new(folds),
-        staged: Shared::<[Vector<f32, Four>]>::new_aligned_slice(comptime!(shape.copies().max(1)), 16usize),
-    };
+    let mut state = RowState::new(comptime!(shape.clone()));
     let own = UNIT_POS % comptime!(shape.threads as u32);
     let row =
         (CUBE_POS_X * comptime!(shape.beside as u32) + UNIT_POS / comptime!(shape.threads as u32)) as usize;
@@ -436,20 +374,6 @@ fn of_vector<E: Float, N: Size>(
             }
             RowTarget::Value(_) => {}
         }
-    }
-}
-
-impl RowShape {
-    /// Whether the thread's vector in this place may reach beyond the row: the last one does, or if a row has rows of
-    /// its own, the last one of each.
-    const fn may_reach(&self, place: usize) -> bool {
-        let ends_once = self.pace.rank == self.rows + 1;
-        self.reaches && !(ends_once && self.each > 0 && place + 1 < self.each)
-    }
-
-    /// Index of a kept value of an element.
-    pub(super) const fn held_at(&self, value: usize, vector: usize, lane: usize) -> usize {
-        (value * self.each + vector) * self.pace.width + lane
     }
 }
 

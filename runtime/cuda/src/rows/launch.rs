@@ -1,6 +1,7 @@
 //! The launch of a group of steps along rows.
 
-use super::kernel::{RowShape, RowSpaceLaunch, WARP, along_rows};
+use super::kernel::along_rows;
+use super::shape::{RowShape, RowSpaceLaunch, WARP};
 use super::staging::staged;
 use crate::folds::{chunk_memory, fold};
 use crate::kernel::arguments::{

@@ -1,11 +1,11 @@
 //! Long rows that are copied to shared memory while the row before them is computed.
 //!
-//! A block that keeps a long row has most registers of a multiprocessor, so a second block does not fit beside it, and memory would
-//! be idle while it computes. Such blocks go from row to row instead. As soon as a thread has its elements of a row in
+//! A block that keeps a long row has most registers of a multiprocessor, so no second block fits there, and memory would be
+//! idle while it computes. Such blocks go from row to row instead. As soon as a thread has its elements of a row in
 //! registers, it begins to copy those of the next row to shared memory, and reads no others there: no thread waits for another's
 //! copies.
 
-use super::kernel::{RowShape, RowSpace, RowState, WARP};
+use super::shape::{COPIED, RowShape, RowSpace, RowState, Staging, WARP};
 use crate::kernel::elements::{OperandSource, Operands, Tensors, place, position};
 use crate::kernel::ptx::{CopyShape, copy_ahead, shared_address};
 use cubecl::prelude::*;
@@ -13,28 +13,14 @@ use meshwright_device::kernels::rows::call::{MOST_THREADS, THREADS};
 use meshwright_device::kernels::rows::passes::RowSource;
 use meshwright_plan::DType;
 
-/// Elements of a copy: 16 bytes.
-const COPIED: usize = 4;
-/// The size of such a vector.
-pub(super) type Four = Const<COPIED>;
-
-/// An operand whose rows are staged in shared memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Staging {
-    /// Its number.
-    pub(super) operand: usize,
-    /// The only pass that reads it.
-    pub(super) pass: usize,
-}
-
 /// Registers of a multiprocessor. Four warps at a time get theirs, and a thread a multiple of 8.
 const REGISTERS: usize = 1 << 16;
 const FOUR_WARPS: usize = 4 * WARP;
 /// Registers of a thread beside the elements that it keeps: with fewer, some of these would be spilled.
 const BESIDE_ELEMENTS: usize = 32;
 
-/// The same kernel with a staged operand, and the number of its blocks, for so many vectors in a row and so many rows, if there are
-/// several rows for each multiprocessor of a GPU. A block may have so many bytes of shared memory.
+/// The same kernel with a staged operand, and the number of its blocks, if each multiprocessor of a GPU has several rows. The
+/// last argument is the number of multiprocessors, with the bytes of shared memory that a block may have.
 pub(super) fn staged(
     shape: &RowShape,
     vectors: usize,
@@ -74,22 +60,6 @@ fn operand(shape: &RowShape) -> Option<Staging> {
         let folds = (0..shape.folds.len()).any(|k| only.folds(k));
         (folds && !reads(&only.row.loads)).then_some(Staging { operand, pass })
     })
-}
-
-impl RowShape {
-    /// Copies of a row's elements, of 16 bytes each; 0 if none is staged.
-    pub(super) const fn copies(&self) -> usize {
-        if self.staging.is_some() { self.each * self.threads * self.pace.width / COPIED } else { 0 }
-    }
-
-    fn staged_source(&self) -> Option<OperandSource> {
-        self.staging.map(|staging| self.operands[staging.operand].0)
-    }
-
-    /// True if an operand's elements are read from shared memory.
-    pub(super) fn is_staged(&self, operand: usize) -> bool {
-        self.staging.is_some_and(|staging| staging.operand == operand)
-    }
 }
 
 /// Begins to copy a thread's elements of a row: of the first number, for the thread of the second.
@@ -171,7 +141,7 @@ mod tests {
     use meshwright_device::kernels::scalar::ScalarProgram;
     use meshwright_plan::Monoid;
 
-    /// A kernel that folds the elements of its operand, of so many vectors of 4 for a thread.
+    /// A kernel that folds the elements of its operand: `each` vectors of 4 for a thread.
     fn shape(each: usize, threads: usize) -> RowShape {
         let loads = vec![RowSource::Operand(0)];
         let none = RowPart { program: ScalarProgram::default(), loads: vec![], targets: vec![] };
