@@ -8,7 +8,7 @@ use std::process::Command;
 #[test]
 #[cfg(unix)]
 fn a_run_that_cannot_be_written_leaves_nothing_and_starts_once_it_can() {
-    let at = prepared("full");
+    let at = prepared("full-disk");
     let words = ["train", "sums.mw", "--data", "data", "--steps", "2"];
     for (run, folder) in [(&[][..], "runs"), (&["--run", "new/a"][..], "new")] {
         let words = [&words[..], run].concat();
