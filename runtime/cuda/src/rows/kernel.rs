@@ -6,17 +6,15 @@
 )]
 
 use super::columns::store_columns;
-use super::shape::{Four, RowShape, RowSpace, RowState, WARP};
+use super::shape::{RowShape, RowSpace, RowState, WARP};
 use super::staging::{stage_row, staged_lanes};
 use crate::folds::{folded, identity};
 use crate::kernel::drawn::Draw;
-use crate::kernel::elements::{
-    OperandSource, Operands, Pace, Singles, Tensors, element_at, load_one, position, store_in,
-};
+use crate::kernel::elements::{Operands, Pace, Singles, Tensors, element_at, load_one, position, store_in};
 use crate::kernel::program::evaluate_all;
 use crate::kernel::ptx::{anew, wait_for_copies};
 use cubecl::prelude::*;
-use meshwright_device::kernels::rows::passes::{RowPart, RowPass, RowSource, RowTarget};
+use meshwright_device::kernels::rows::passes::{RowPart, RowSource, RowTarget};
 use meshwright_plan::{DType, Monoid};
 
 /// Elements of a row that a thread takes at a time where it keeps nothing of them, in up to four vectors.
@@ -140,9 +138,7 @@ fn whole_row<E: Float, N: Size, M: Size>(
             }
         }
         if comptime!(staged) {
-            if next < space.rows {
-                stage_row(operands, &*outs, &*state, space, (next, own), comptime!(shape.clone()));
-            }
+            stage_row(operands, &*outs, &*state, space, (next, own), comptime!(shape.clone()));
         }
     }
 }

@@ -62,7 +62,7 @@ fn operand(shape: &RowShape) -> Option<Staging> {
     })
 }
 
-/// Begins to copy a thread's elements of a row: of the first number, for the thread of the second.
+/// Begins to copy a thread's elements of a row, if there is one: of the first number, for the thread of the second.
 #[cube]
 pub(super) fn stage_row<E: Float, N: Size>(
     operands: &Operands<E, N>,
@@ -72,12 +72,14 @@ pub(super) fn stage_row<E: Float, N: Size>(
     at: (usize, u32),
     #[comptime] shape: RowShape,
 ) {
-    match comptime!(shape.staged_source()) {
-        Some(OperandSource::Vector(slot)) => {
-            stage(operands.vectors.words.index(slot), state, space, at, shape);
+    if at.0 < space.rows {
+        match comptime!(shape.staged_source()) {
+            Some(OperandSource::Vector(slot)) => {
+                stage(operands.vectors.words.index(slot), state, space, at, shape);
+            }
+            Some(OperandSource::Output(slot)) => stage(outs.words.index(slot), state, space, at, shape),
+            _ => {}
         }
-        Some(OperandSource::Output(slot)) => stage(outs.words.index(slot), state, space, at, shape),
-        _ => {}
     }
 }
 
