@@ -94,8 +94,8 @@ pub fn repair(
     out
 }
 
-/// Whether a fix writes one name for another that stands at least as often in the text: then the name that was declared is
-/// perhaps the misspelled one, and the fix would carry its mistake to every use.
+/// Whether a fix writes a name that stands only where it is declared, or less often than the other one: then it is perhaps the
+/// misspelled one, and the fix would carry its mistake to every use.
 fn renames_most(fix: &Fix, sources: &Sources) -> bool {
     let (text, range) = (sources.text(fix.span.file), fix.span.start as usize..fix.span.end as usize);
     let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
@@ -107,7 +107,7 @@ fn renames_most(fix: &Fix, sources: &Sources) -> bool {
     let count = |name: &str| code().flat_map(|l| l.split(|c| !is_word(c))).filter(|w| *w == name).count();
     // What stands nowhere is declared elsewhere: a function, or a name of another file.
     let declared = count(&fix.replacement);
-    declared > 0 && count(old) >= declared
+    declared == 1 || declared > 0 && count(old) > declared
 }
 
 /// True if a fix lies within its text and changes it.
