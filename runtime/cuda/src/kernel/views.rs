@@ -86,7 +86,7 @@ fn strides(shape: &[usize], strides: &[usize], new: &[usize]) -> Option<Vec<usiz
 
 #[cfg(test)]
 mod tests {
-    use crate::strides;
+    use super::strides;
 
     #[test]
     fn dims_are_joined_and_parted_where_they_lie() {
