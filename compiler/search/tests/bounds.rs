@@ -100,7 +100,8 @@ fn no_candidate_is_faster_than_its_bounds() {
             }
         }
     }
-    assert!(compared > 500 && raised as f64 > 0.9 * compared as f64, "{raised} of {compared}");
+    // Where products are most of a step, as `f32` ones are on a GPU, the program of some with split parameters says no more.
+    assert!(compared > 500 && raised as f64 > 0.8 * compared as f64, "{raised} of {compared}");
 }
 
 #[test]
