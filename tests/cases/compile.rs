@@ -296,7 +296,7 @@ impl Output {
         match info {
             "diagnostic" => Ok(full_all(&self.diagnostics, &self.sources, false)),
             "diagnostic concise" => Ok(concise_all(&self.diagnostics, &self.sources)),
-            "graph" => stage("adds"),
+            "graph" => stage("joins"),
             "spmd" => stage("partition"),
             "plan" => stage("lifetimes"),
             "values" => Ok(values(report()?)),

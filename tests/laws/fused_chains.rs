@@ -60,6 +60,7 @@ fn equations([rows, columns]: [usize; 2]) -> (Graph, Bound, Vec<(&'static str, I
     // Halves of rows that change places, parts of them, and rows with zeros around: what begins in the middle of a row is read
     // there, or copied.
     let (turned, moved) = turned(&mut g, x, c);
+    let (rotated, back) = rotated(&mut g, [x, y], c);
     // Rows of which what is made is written.
     let graded = g.op(CrossEntropyGrad { dim: c }, &[x, label, sums]);
     let outputs = vec![
@@ -67,6 +68,8 @@ fn equations([rows, columns]: [usize; 2]) -> (Graph, Bound, Vec<(&'static str, I
         ("through", through),
         ("turned", turned),
         ("moved", moved),
+        ("rotated", rotated),
+        ("back", back),
         ("grouped", grouped),
         ("through_groups", through_groups),
         // The sums of a left factor along two dims.
@@ -111,6 +114,30 @@ fn turned(g: &mut Graph, x: Id, c: Dim) -> (Id, Id) {
     let back = g.unary(&NEG, back);
     let both = g.dims.add("both", first.max(1) + second);
     (g.op(Concat { parts: vec![b, a], to: both }, &[back, front]), moved)
+}
+
+/// Both halves of each row, turned as rotary positions turn them: parts that are computed where they are joined. Those of the second
+/// result lie among zeros, and are added.
+fn rotated(g: &mut Graph, [x, y]: [Id; 2], c: Dim) -> (Id, Id) {
+    let first = g.dims.size(c) / 2;
+    let size = first.max(1);
+    let (half, both) = (g.dims.add("half", size), g.dims.add("halves", 2 * size));
+    let part = |g: &mut Graph, of: Id, start: usize| {
+        g.op(Shift { from: c, to: half, start: start as i64, fill: 0.0 }, &[of])
+    };
+    let ([a, b], [p, q]) = ([0, first].map(|at| part(g, x, at)), [0, first].map(|at| part(g, y, at)));
+    let turn = |g: &mut Graph, sign: f64| {
+        let [ap, bq, bp, aq] = [[a, p], [b, q], [b, p], [a, q]].map(|factors| g.product(&factors));
+        let (bq, aq) = (g.scaled(bq, -sign), g.scaled(aq, sign));
+        [g.sum_of(&[ap, bq]), g.sum_of(&[bp, aq])]
+    };
+    let (forward, back) = (turn(g, 1.0), turn(g, -1.0));
+    let rotated = g.op(Concat { parts: vec![half, half], to: both }, &forward);
+    let among_zeros = |g: &mut Graph, of: Id, at: usize| {
+        g.op(Shift { from: half, to: both, start: -(at as i64), fill: 0.0 }, &[of])
+    };
+    let pieces = [among_zeros(g, back[1], size), among_zeros(g, back[0], 0)];
+    (rotated, g.sum_of(&pieces))
 }
 
 /// Sums of products of which a factor is computed there: the first one and the second one, along rows and along columns.

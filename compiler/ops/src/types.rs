@@ -35,15 +35,15 @@ impl Type {
     }
 }
 
-/// The dims of several values, each once, in order of first occurrence.
+/// The dims of several values, each once: as one of the values has them if one has all, else in order of first occurrence. So the
+/// result of an element-wise op is stored as its largest operand, wherever that stands in the program.
 pub fn union<'a>(types: impl IntoIterator<Item = &'a Type>) -> Vec<Dim> {
+    let all: Vec<&Type> = types.into_iter().collect();
     let mut out = Vec::new();
-    for t in types {
-        for d in &t.dims {
-            if !out.contains(d) {
-                out.push(*d);
-            }
+    for d in all.iter().flat_map(|t| &t.dims) {
+        if !out.contains(d) {
+            out.push(*d);
         }
     }
-    out
+    all.iter().find(|t| t.dims.len() == out.len()).map_or(out, |t| t.dims.clone())
 }

@@ -86,7 +86,7 @@ impl Subject<'_> {
         // A step of one device with all examples may need tensors that no device could hold, in other kernels.
         let shrunk = self.shrunk(devices, 1);
         let step = shrunk.as_ref().map_or(self.step, |s| s.0.step());
-        let last = PASSES.iter().position(|p| p.name == "adds");
+        let last = PASSES.iter().position(|p| p.name == "joins");
         let mut work: Option<ModelWork> = None;
         for loops in recomputations(self.program, &choices.kept) {
             let text =

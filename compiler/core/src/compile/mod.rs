@@ -6,6 +6,7 @@ mod shared;
 use crate::layout::{Layout, Rulebook, assign, check_conflicts};
 use crate::lowering::{self, LineOf, LossParts};
 use crate::partition::{Spmd, partition};
+use crate::passes::joined_shifts;
 use crate::passes::linear::linearized;
 use crate::passes::microbatches::{self, Batch};
 use crate::passes::normalize;
@@ -107,7 +108,7 @@ struct Finished(Plan);
 
 /// Every pass in order.
 struct Pipeline {
-    graph: [Pass<StepGraph, StepGraph>; 12],
+    graph: [Pass<StepGraph, StepGraph>; 13],
     partition: Pass<StepGraph, Spmd>,
     lower: Pass<Spmd, Lowered>,
     plan: [Pass<Plan, Plan>; 5],
@@ -159,6 +160,9 @@ static PIPELINE: Pipeline = Pipeline {
         }),
         Pass::new("adds", "chains of additions become one, dead code goes", |g, _, _| {
             Some(normalize::merge_adds(&g))
+        }),
+        Pass::new("joins", "sums of values that make up a dim are these, one after the other", |g, _, _| {
+            Some(if joined_shifts::has_any(&g) { joined_shifts::joined(&g) } else { g })
         }),
         Pass::new(
             "recompute",

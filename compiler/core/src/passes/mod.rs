@@ -2,6 +2,7 @@
 
 pub(super) mod accumulators;
 pub(super) mod hoist;
+pub(super) mod joined_shifts;
 pub(super) mod linear;
 pub(super) mod match_patterns;
 pub(super) mod microbatches;

@@ -71,6 +71,7 @@ impl Lower<'_> {
                 });
                 self.concatenate(backward.into_iter().collect(), &out, axis, 0.0, &out)
             }
+            Prim::Concat { .. } if self.own_join(step)? => Ok(()),
             Prim::Concat { parts, to } => {
                 let out = self.local(step.writes.first().ok_or("it writes nothing".to_string())?)?;
                 let wanted = out.range(*to)?.clone();

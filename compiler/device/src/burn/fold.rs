@@ -110,7 +110,7 @@ impl Lower<'_> {
         FoldCall::new(of, monoid, (sizes, kept.len()), operands, dtype)
     }
 
-    /// See [`Lowering::folds`](crate::lowering::Lowering::folds).
+    /// See [`Lowering::computes`](crate::lowering::Lowering::computes).
     pub(crate) fn can_fold(&self, inlined: &Inlined, value: BufId) -> bool {
         let drawn = |o: &Operand| self.decisions.masks.drawn_by.contains_key(&o.buf);
         let step = &self.context.plan.steps[inlined.by];
@@ -119,7 +119,8 @@ impl Lower<'_> {
     }
 }
 
-fn element_of(dtype: DType) -> Computed {
+/// An operand as it is.
+pub(super) fn element_of(dtype: DType) -> Computed {
     let (expr, regs) = Expr::of_operands([dtype]);
     Computed { expr, reg: regs[0] }
 }

@@ -19,6 +19,7 @@ mod fp8_matmul;
 mod functions;
 mod index;
 mod int;
+mod joins;
 mod lower;
 mod map;
 mod pairs;

@@ -14,19 +14,19 @@ use std::ops::Range;
 pub struct JoinCall {
     /// Index of the dim in the result.
     pub axis: usize,
-    /// Parts of the result in order, without gaps.
+    /// Parts of the result, which cover it.
     pub parts: Vec<JoinPart>,
 }
 
-/// A part of the result: a copy of a range of an input, or a constant.
+/// Parts of the result that one map writes: copies of a range of an input, constants, or what is computed of several inputs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct JoinPart {
-    /// Kernel that writes the part.
+    /// Kernel that writes them. It reads the inputs that follow those of the parts before it.
     pub map: MapCall,
-    /// Position along the dim at which the part begins.
-    pub at: usize,
-    /// Index of the input, and its range along the dim; none for a constant.
-    pub from: Option<(usize, Range<usize>)>,
+    /// Position along the dim at which each result of the map begins.
+    pub at: Vec<usize>,
+    /// The range of its only input along the dim; none where inputs are read whole.
+    pub range: Option<Range<usize>>,
 }
 
 impl KernelCall for JoinCall {
@@ -46,12 +46,12 @@ impl JoinCall {
         (dtype, fill): (DType, f64),
         sources: &[(Range<usize>, usize)],
     ) -> Option<JoinCall> {
-        let part = |at: usize, many: usize, from: Option<(usize, Range<usize>)>| {
+        let part = |at: usize, many: usize, range: Option<Range<usize>>| {
             let mut space: Vec<Range<usize>> = shape.iter().map(|size| 0..*size).collect();
             space[axis] = 0..many;
             let dims = (0..shape.len()).map(Some).collect();
             let (mut expr, mut operands, mut reg) = (Expr::default(), vec![], 0);
-            match from {
+            match range {
                 Some(_) => {
                     operands.push(MapOperand::Tensor { dtype, dims });
                     expr = Expr::of_operands([dtype]).0;
@@ -59,14 +59,14 @@ impl JoinCall {
                 None => reg = expr.constant(fill, dtype),
             }
             let map = MapCall::new((&expr, &[reg]), &space, operands, vec![dtype])?;
-            Some(JoinPart { map, at, from })
+            Some(JoinPart { map, at: vec![at], range })
         };
         let (mut parts, mut next) = (vec![], 0);
-        for (which, (range, at)) in sources.iter().enumerate() {
+        for (range, at) in sources {
             if *at > next {
                 parts.push(part(next, at - next, None)?);
             }
-            parts.push(part(*at, range.len(), Some((which, range.clone())))?);
+            parts.push(part(*at, range.len(), Some(range.clone()))?);
             next = at + range.len();
         }
         if next < shape[axis] {

@@ -70,10 +70,15 @@ pub(super) fn launches(
         postponed: SortedMap::new(),
         delayed: vec![],
         groups: SortedMap::new(),
+        passes: 0..0,
         chunk: None,
         chunks: SortedMap::new(),
     };
     let failed = |source: LoweringError, step| CompileError { step, source };
+    if let Some(passes) = plan.pipeline_passes() {
+        let (first, last) = (passes.loops.first(), passes.loops.last());
+        builder.passes = first.zip(last).map_or(0..0, |(first, last)| first.1.begin..last.1.end);
+    }
     let chunked = chunked(plan);
     let mut at = 0;
     while let Some(index) = order.get(at).copied() {
@@ -134,6 +139,8 @@ pub(super) struct ProgramBuilder<'a> {
     delayed: Vec<(usize, Vec<TensorSlot>)>,
     /// The steps of a shared launch, by the last of them.
     groups: SortedMap<usize, Vec<usize>>,
+    /// The steps of a pipeline's loops over microbatches, and those between.
+    passes: Range<usize>,
     /// The chunk for which steps are lowered, where a device has several stages.
     pub(super) chunk: Option<Chunk>,
     /// Ranges of each chunk's launches in the body of each loop over microbatches.
@@ -146,7 +153,8 @@ impl ProgramBuilder<'_> {
         let steps = &self.lowering.context.plan.steps;
         let role = self.lowering.decisions.role(index);
         let group = if role == Role::Single { self.lowering.groups(step) } else { None };
-        if !(group.is_some_and(|kind| self.takes(kind, step)) || role == Role::Fused) {
+        let joins = |kind| !self.is_between_passes(index) && self.takes(kind, step);
+        if !(group.is_some_and(joins) || role == Role::Fused) {
             self.end_group()?;
         }
         if self.operations.last().is_some_and(|(_, before)| steps[*before].lag != step.lag) {
@@ -280,6 +288,11 @@ impl ProgramBuilder<'_> {
             self.finish_step(step, &ending);
             Ok(())
         })
+    }
+
+    /// Whether a step stands between the loops of a pipeline: some of these run before all loops, and others behind.
+    fn is_between_passes(&self, step: usize) -> bool {
+        self.open.is_empty() && self.passes.contains(&step)
     }
 
     /// Whether a step can join the shared launch.
@@ -446,10 +459,9 @@ impl ProgramBuilder<'_> {
                 by.insert(*step, (is_kernel, at));
             }
         }
-        // Between the loops of a pipeline some steps run before all of them, and others behind.
-        let apart = self.open.is_empty() && self.lowering.context.plan.pipeline.is_some();
         let mut made: Vec<LaunchId> = vec![];
         for (at, (operation, step)) in operations.into_iter().enumerate() {
+            let between = self.is_between_passes(step);
             let computes = by.get(&step).is_some_and(|b| b.1 == at);
             let steps = if computes { self.steps_of(step) } else { vec![] };
             let last = made.last().map(|id| &mut self.launches[*id]);
@@ -470,7 +482,7 @@ impl ProgramBuilder<'_> {
                     made.push(id);
                 }
                 (Operation::Burn(operation), Some(launch @ Launch { kind: LaunchKind::Burn(_), .. }))
-                    if launch.frees.is_empty() && (launch.step == step || !apart) =>
+                    if launch.frees.is_empty() && (launch.step == step || !between) =>
                 {
                     launch.steps.extend(steps);
                     launch.step = step;

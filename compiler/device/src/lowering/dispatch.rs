@@ -10,7 +10,7 @@ use crate::lowering::host::HostSteps;
 use crate::lowering::local::Local;
 use crate::passes::epilogues::Epilogue;
 use crate::passes::inlined::Inlined;
-use meshwright_plan::{BufId, Step};
+use meshwright_plan::{BufId, Prim, Step};
 
 /// Kind of independent steps that share a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,9 +35,12 @@ impl Lowering<'_> {
         self.graph.target.maps && !rounds && self.draws_within(step, buf, by)
     }
 
-    /// Whether a reduction can compute its operand `value` itself.
-    pub(crate) fn folds(&self, inlined: &Inlined, value: BufId) -> bool {
-        self.graph.target.blocks && self.can_fold(inlined, value)
+    /// Whether a reduction or a join can compute its operand `value` itself.
+    pub(crate) fn computes(&self, inlined: &Inlined, value: BufId) -> bool {
+        match self.context.plan.steps[inlined.by].prim {
+            Prim::Concat { .. } => self.graph.target.maps && self.can_join(inlined, value),
+            _ => self.graph.target.blocks && self.can_fold(inlined, value),
+        }
     }
 
     /// Whether the target's matmuls can compute an epilogue.

@@ -105,7 +105,7 @@ struct Gatherer<'a> {
 impl Gatherer<'_> {
     /// In the body of each innermost loop slices of stacks come first, then conversions of single slices, and updates
     /// of stacks last. So independent folds and element-wise steps are adjacent, and share a launch: the conversions of
-    /// all parameters of a layer, and the sums for their gradients.
+    /// all parameters of a layer, and the sums for their gradients. Element-wise steps that read the same meet.
     fn gather(&self, order: &mut [usize]) {
         for (end, begin) in &self.uses.begins {
             let body = &mut order[begin + 1..*end];
@@ -122,11 +122,41 @@ impl Gatherer<'_> {
                 slices.iter().flat_map(|s| &self.uses.plan.steps[*s].writes).map(|o| o.buf).collect();
             let (conversions, others): (Vec<usize>, Vec<usize>) =
                 others.into_iter().partition(|s| self.converts(*s, *begin, &taken));
-            let (updates, others): (Vec<usize>, Vec<usize>) =
+            let (updates, mut others): (Vec<usize>, Vec<usize>) =
                 others.into_iter().partition(|s| self.is_update(*s, *end));
+            self.meet(&mut others);
             let all = slices.into_iter().chain(conversions).chain(others).chain(updates);
             body.iter_mut().zip(all).for_each(|(place, step)| *place = step);
         }
+    }
+
+    /// Moves element-wise steps behind the first that reads one of their operands, and has as many elements: a launch of both
+    /// reads it once. What a step gives may live longer where it is no larger than what then ends.
+    fn meet(&self, order: &mut [usize]) {
+        let steps = &self.uses.plan.steps;
+        let bytes = |buf: BufId| self.uses.plan.buffer(buf).largest_bytes(&self.uses.plan.mesh);
+        for at in 1..order.len() {
+            let step = &steps[order[at]];
+            let grows =
+                step.writes.iter().map(|o| bytes(o.buf)).sum::<usize>() > ended(step).map(bytes).sum();
+            if grows || !self.is_alone(order[at]) {
+                continue;
+            }
+            let gives = |before: &usize| steps[*before].writes.iter().any(|o| step.reads_buf(o.buf));
+            let first = order[..at].iter().rposition(gives).map_or(0, |last| last + 1);
+            let meets = |other: &usize| self.is_alone(*other) && reads_with(&steps[*other], step);
+            if let Some(with) = order[first..at].iter().position(meets) {
+                order[first + with + 1..=at].rotate_right(1);
+            }
+        }
+    }
+
+    /// An element-wise step in no group, whose results are stored.
+    fn is_alone(&self, at: usize) -> bool {
+        let step = &self.uses.plan.steps[at];
+        matches!(step.prim, Prim::Map { .. })
+            && !self.groups.members.contains_key(&at)
+            && !step.writes.iter().any(|o| self.inlined.values.contains_key(&o.buf))
     }
 
     /// Whether it is live before a loop.
@@ -147,12 +177,9 @@ impl Gatherer<'_> {
         let bytes = |operands: &mut dyn Iterator<Item = &Operand>| -> usize {
             operands.map(|o| self.uses.plan.buffer(o.buf).largest_bytes(&self.uses.plan.mesh)).sum()
         };
-        let computed = |o: &Operand| self.inlined.values.contains_key(&o.buf);
         let alone = |o: &Operand| taken.contains(&o.buf) && self.uses.only(o.buf) == Some(at);
         let known = |o: &Operand| alone(o) || self.is_outside(o.buf, begin);
-        matches!(step.prim, Prim::Map { .. })
-            && !self.groups.members.contains_key(&at)
-            && !step.writes.iter().any(computed)
+        self.is_alone(at)
             && step.reads.iter().all(known)
             && bytes(&mut step.writes.iter())
                 <= bytes(&mut step.reads.iter().filter(|o| taken.contains(&o.buf)))
@@ -164,4 +191,11 @@ impl Gatherer<'_> {
         let last = |o: &Operand| self.uses.only(o.buf) == Some(end);
         matches!(step.prim, Prim::IterationUpdate { .. }) && step.writes.iter().all(last)
     }
+}
+
+/// True if two steps have results with the same dims, and an operand with all of them in common.
+fn reads_with(one: &Step, other: &Step) -> bool {
+    let dims = |step: &Step| step.writes.first().map(|out| out.dims.clone());
+    let whole = |read: &&Operand| dims(one).is_some_and(|dims| read.dims.len() == dims.len());
+    dims(one) == dims(other) && one.reads.iter().filter(whole).any(|read| other.reads.contains(read))
 }

@@ -70,7 +70,9 @@ fn build(g: &mut Graph, c: &OpCall) -> Result<Id, OpError> {
     }
     let parts: Vec<Dim> = pieces.iter().map(|p| p.dims[0]).collect();
     let x = c.unified(g, false)?;
-    // What lacks one of the other dims is repeated along it.
+    // What lacks one of the other dims is repeated along it, in the order of what lacks the fewest.
+    let widest = (0..x.len()).rev().max_by_key(|i| g.ty(x[*i]).dims.len()).unwrap_or(0);
+    let like = g.ty(x[widest]).dims.clone();
     let mut others: Vec<Dim> = Vec::new();
     for (id, d) in x.iter().zip(&parts) {
         others.extend(g.ty(*id).dims.iter().copied().filter(|e| e != d).collect::<Vec<_>>());
@@ -83,8 +85,17 @@ fn build(g: &mut Graph, c: &OpCall) -> Result<Id, OpError> {
             let what = format!("`concat` along `{}`", g.dims.name(*d));
             return Err(OpError::no_dim(what, *d, (i, g.ty(*id)), &g.dims));
         }
-        let mut dims = g.ty(*id).dims.clone();
-        dims.extend(others.iter().copied().filter(|o| !g.ty(*id).has(*o)).collect::<Vec<_>>());
+        let all_dims = like
+            .iter()
+            .map(|e| if *e == parts[widest] { d } else { e })
+            .chain(&g.ty(*id).dims)
+            .chain(&others);
+        let mut dims: Vec<Dim> = Vec::new();
+        for dim in all_dims {
+            if !dims.contains(dim) {
+                dims.push(*dim);
+            }
+        }
         all.push(g.expanded(*id, &dims));
     }
     g.add_op(Arc::new(Concat { parts, to }), &all)
@@ -177,9 +188,10 @@ impl Op for Concat {
     }
 
     fn lower(&self, e: &mut dyn Emit) {
-        let order = e.input(0).dims;
-        let name =
-            |part: Dim| order.iter().map(|d| if *d == self.parts[0] { part } else { *d }).collect::<Vec<_>>();
+        // The largest part stays as it is stored.
+        let largest = (0..self.parts.len()).rev().max_by_key(|i| e.dims().size(self.parts[*i])).unwrap_or(0);
+        let (order, from) = (e.input(largest).dims, self.parts[largest]);
+        let name = |part: Dim| order.iter().map(|d| if *d == from { part } else { *d }).collect::<Vec<_>>();
         let out = e.output(&name(self.to));
         let mut reads: Vec<Operand> = Vec::new();
         for (i, d) in self.parts.iter().enumerate() {

@@ -3,7 +3,7 @@
 
 use crate::family::{float, integer};
 use crate::{
-    Computes, Emit, F64Tensor, Family, Graph, Id, Kind, Linear, Op, OpError, Precision, Roles, Sample,
+    Class, Computes, Emit, F64Tensor, Family, Graph, Id, Kind, Linear, Op, OpError, Precision, Roles, Sample,
     Signature, Type, union,
 };
 use meshwright_diag::codes;
@@ -26,7 +26,10 @@ pub(crate) static FAMILY: &[Family] = &[Family {
     doc: "Product, broadcast by name. `sum[d](a * b * c)` is one contraction.",
     build: |g, c| {
         let x = c.unified(g, true)?;
-        let out = union(x.iter().map(|i| g.ty(*i)));
+        // Dims of parameters come last, so that a result is stored example by example.
+        let mut in_order = x.clone();
+        in_order.sort_by_key(|i| g.node(*i).origin.class == Class::Param);
+        let out = union(in_order.iter().map(|i| g.ty(*i)));
         g.add_op(Arc::new(Contract { out }), &x)
     },
     samples,

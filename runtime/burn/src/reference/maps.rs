@@ -78,22 +78,28 @@ pub(super) fn maps(
 impl Computes<JoinCall> for Reference<'_> {
     fn compute(self, call: &JoinCall) -> Result<(), KernelError> {
         let Reference { rng, inputs, outputs: [out] } = self else { return Err(other_operands()) };
+        let mut inputs = inputs;
         for part in &call.parts {
-            let of_part: Option<RefTensor> = part.from.as_ref().map(|(which, range)| {
+            let of_part;
+            (of_part, inputs) = inputs.split_at(part.map.tensors());
+            let ranged: Option<RefTensor> = part.range.as_ref().map(|range| {
                 let mut taken = RefTensor::zeros(part.map.sizes.clone());
                 for (number, mut position) in positions(&part.map.sizes).enumerate() {
                     position[call.axis] += range.start;
-                    let place = row_major(&inputs[*which].shape, &position);
-                    taken.numbers[number] = inputs[*which].numbers[place];
+                    let place = row_major(&of_part[0].shape, &position);
+                    taken.numbers[number] = of_part[0].numbers[place];
                 }
                 taken
             });
-            let mut made = [RefTensor::zeros(part.map.sizes.clone())];
-            maps(std::slice::from_ref(&part.map), rng, of_part.as_slice(), &mut made)?;
-            for (number, mut position) in positions(&part.map.sizes).enumerate() {
-                position[call.axis] += part.at;
-                let place = row_major(&out.shape, &position);
-                out.numbers[place] = made[0].numbers[number];
+            let mut made = vec![RefTensor::zeros(part.map.sizes.clone()); part.at.len()];
+            let of_part = ranged.as_ref().map_or(of_part, std::slice::from_ref);
+            maps(std::slice::from_ref(&part.map), rng, of_part, &mut made)?;
+            for (made, at) in made.iter().zip(&part.at) {
+                for (number, mut position) in positions(&part.map.sizes).enumerate() {
+                    position[call.axis] += at;
+                    let place = row_major(&out.shape, &position);
+                    out.numbers[place] = made.numbers[number];
+                }
             }
         }
         Ok(())

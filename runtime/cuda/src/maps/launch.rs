@@ -26,7 +26,7 @@ const MOST: usize = 32;
 const PLANE: usize = 32;
 
 impl Computes<JoinCall> for GpuLaunch<'_> {
-    /// Ranges of tensors, put one after the other along a dim, and numbers between them.
+    /// Ranges of tensors and what is computed of tensors, put one after the other along a dim, and numbers between them.
     fn compute(self, call: &JoinCall) -> Result<Vec<CubeTensor>, KernelError> {
         let GpuLaunch { step, inputs: OwnInputs { tensors: inputs, .. }, outputs, .. } = self;
         let out = outputs[0].memory();
@@ -36,13 +36,19 @@ impl Computes<JoinCall> for GpuLaunch<'_> {
         };
         let missing = || KernelError::Unsupported("a range is joined that is not there".into());
         let mut members = vec![];
+        let mut inputs = inputs.into_iter();
         for part in &call.parts {
-            let to = ranges(&out, &(part.at..part.at + part.map.sizes[call.axis])).ok_or_else(missing)?;
-            let of_input = |(which, range): &(usize, Range<usize>)| ranges(inputs.get(*which)?, range);
-            let from = part.from.as_ref().map(|from| of_input(from).ok_or_else(missing)).transpose()?;
-            let given = vec![None; usize::from(from.is_some())];
-            let tensors = BoundTensors { inputs: from.into_iter().collect(), outputs: vec![to], given };
-            members.push(BoundMap::new(&part.map, tensors, &[], false));
+            let to = |at: &usize| ranges(&out, &(*at..at + part.map.sizes[call.axis])).ok_or_else(missing);
+            let outputs: Vec<CubeTensor> = part.at.iter().map(to).collect::<Result<_, _>>()?;
+            let of_part = inputs.by_ref().take(part.map.tensors());
+            let inputs: Vec<CubeTensor> = match &part.range {
+                Some(range) => {
+                    of_part.map(|x| ranges(&x, range).ok_or_else(missing)).collect::<Result<_, _>>()?
+                }
+                None => of_part.collect(),
+            };
+            let given = vec![None; inputs.len()];
+            members.push(BoundMap::new(&part.map, BoundTensors { inputs, outputs, given }, &[], false));
         }
         launch_all(&members, step);
         Ok(vec![out])

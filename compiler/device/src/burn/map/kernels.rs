@@ -1,6 +1,7 @@
 //! Element-wise steps by kernels of our own, where the backend compiles them.
 
 use super::super::lower::Lower;
+use super::functions::MapFunction;
 use crate::error::LoweringError;
 use crate::kernels::map::{MapCall, MapCalls, MapOperand};
 use crate::lowering::local::Local;
@@ -8,18 +9,19 @@ use meshwright_plan::expr::{Expr, Reg};
 use meshwright_plan::{BufId, Dim, Operand, Prim, Step};
 
 /// A map kernel with its operands in memory, and its results.
-struct OwnMap {
-    call: MapCall,
-    reads: Vec<Local>,
-    writes: Vec<Local>,
+pub(in crate::burn) struct OwnMap {
+    pub call: MapCall,
+    pub reads: Vec<Local>,
+    pub writes: Vec<Local>,
 }
 
 impl Lower<'_> {
     /// Records independent steps with kernels as one launch.
     pub(crate) fn own_maps(&mut self, steps: &[&Step]) -> Result<(), LoweringError> {
+        let functions = steps.iter().map(|step| self.map_function(step)).collect::<Result<Vec<_>, _>>()?;
         let (mut calls, mut reads, mut writes) = (vec![], vec![], vec![]);
-        for step in steps {
-            if let Some(map) = self.own_map_of(step)? {
+        for function in MapFunction::merged(functions.into_iter().flatten()) {
+            if let Some(map) = self.own_map(function)? {
                 calls.push(map.call);
                 reads.extend(map.reads);
                 writes.extend(map.writes);
@@ -31,48 +33,57 @@ impl Lower<'_> {
 
     /// The call of a step, if there is a kernel for it.
     pub(crate) fn own_map_call(&self, step: &Step) -> Result<Option<MapCall>, LoweringError> {
-        Ok(self.own_map_of(step)?.map(|map| map.call))
+        let Some(function) = self.map_function(step)? else { return Ok(None) };
+        Ok(self.own_map(function)?.map(|map| map.call))
     }
 
-    fn own_map_of(&self, step: &Step) -> Result<Option<OwnMap>, LoweringError> {
+    /// What a step computes element by element; none if it is no such step.
+    fn map_function(&self, step: &Step) -> Result<Option<MapFunction>, LoweringError> {
         if let (Prim::Blank { zero: true }, [out]) = (&step.prim, &step.writes[..]) {
-            return self.own_zeros(self.local(out)?);
+            // Row by row: a loop may put values there position by position.
+            let mut zeros = MapFunction { gaps: false, ..MapFunction::default() };
+            let out = self.local(out)?;
+            zeros.written.push((zeros.expr.constant(0.0, out.dtype), out));
+            return Ok(Some(zeros));
         }
         let Prim::Map { expr, regs } = &step.prim else { return Ok(None) };
-        let (reads, writes) = (self.all_local(&step.reads)?, self.all_local(&step.writes)?);
+        let written = regs.iter().copied().zip(self.all_local(&step.writes)?);
+        Ok(Some(MapFunction {
+            expr: expr.clone(),
+            reads: self.all_local(&step.reads)?,
+            written: written.filter(|(_, out)| !self.is_inlined(out)).collect(),
+            donations: step.aliases.clone(),
+            gaps: true,
+        }))
+    }
+
+    fn is_inlined(&self, local: &Local) -> bool {
+        self.decisions.inlined.values.contains_key(&local.buf)
+    }
+
+    /// The kernel of a function, if there is one.
+    pub(in crate::burn) fn own_map(&self, of: MapFunction) -> Result<Option<OwnMap>, LoweringError> {
+        let MapFunction { expr, reads, written, donations, gaps } = of;
         // A step that contradicts itself has no kernel; its lowering to Burn reports the error.
-        let all: Vec<&Local> = reads.iter().chain(&writes).collect();
+        let all: Vec<&Local> = reads.iter().chain(written.iter().map(|w| &w.1)).collect();
         if self.context.check_aligned(&all, &[]).is_err() {
             return Ok(None);
         }
         let drawn = |buf: &BufId| self.decisions.masks.drawn_by.get(buf).copied();
-        let written = regs.iter().copied().zip(writes);
-        let written: Vec<(Reg, Local)> =
-            written.filter(|(_, out)| !self.decisions.inlined.values.contains_key(&out.buf)).collect();
-        let Some(call) = self.map_call(expr, &reads, &written, drawn)? else { return Ok(None) };
+        let Some(call) = self.map_call(&expr, &reads, &written, drawn)? else { return Ok(None) };
         let reads: Vec<Local> = reads.into_iter().filter(|i| drawn(&i.buf).is_none()).collect();
         let writes: Vec<Local> = written.into_iter().map(|w| w.1).collect();
         let at = |all: &[Local], buf: BufId| all.iter().position(|l| l.buf == buf);
         let donations =
-            step.aliases.iter().filter_map(|(from, to)| Some((at(&reads, *from)?, at(&writes, *to)?)));
-        let call = call.with_donations(&donations.collect::<Vec<_>>());
+            donations.iter().filter_map(|(from, to)| Some((at(&reads, *from)?, at(&writes, *to)?)));
+        let call = MapCall { gaps, ..call }.with_donations(&donations.collect::<Vec<_>>());
         Ok(Some(OwnMap { call, reads, writes }))
-    }
-
-    /// Zeros, row by row: a loop may put values there position by position.
-    fn own_zeros(&self, out: Local) -> Result<Option<OwnMap>, LoweringError> {
-        let mut expr = Expr::default();
-        let zero = expr.constant(0.0, out.dtype);
-        let written = [(zero, out)];
-        let Some(call) = self.map_call(&expr, &[], &written, |_| None)? else { return Ok(None) };
-        let call = MapCall { gaps: false, ..call };
-        Ok(Some(OwnMap { call, reads: vec![], writes: written.map(|w| w.1).into() }))
     }
 
     /// Whether there is a kernel for a step.
     pub(crate) fn is_own_map(&self, step: &Step) -> bool {
         let has_elements = |o: &Operand| self.local(o).is_ok_and(|l| l.elements() > 0);
-        step.writes.iter().all(has_elements) && matches!(self.own_map_of(step), Ok(Some(_)))
+        step.writes.iter().all(has_elements) && matches!(self.own_map_call(step), Ok(Some(_)))
     }
 
     fn all_local(&self, operands: &[Operand]) -> Result<Vec<Local>, LoweringError> {

@@ -1,5 +1,6 @@
 //! Element-wise steps: every register of the expression becomes a tensor, or stays a number.
 
+pub(super) mod functions;
 mod kernels;
 
 use super::lower::{Lower, unsupported};
