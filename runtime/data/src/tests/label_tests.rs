@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use super::test_case::{DataCase, floats, ints, npy, raw, values};
+use crate::BatchSampler;
 use crate::tokens::words;
 use meshwright_plan::DType;
 
@@ -120,6 +121,21 @@ fn numbers_that_stand_for_no_label_become_a_mask() {
         (values(&set, "label", &[0, 1, 2, 3]), floats(&set, "counted", &[0, 1, 2, 3])),
         (vec![2, 0, 0, 0], vec![1.0, 0.0, 1.0, 0.0])
     );
+    // It has no class, so that it weighs nothing and is not drawn.
+    let weighs = DataCase::new()
+        .input("label", DType::I32, &[])
+        .input("counted", DType::F32, &[])
+        .input("weight", DType::F32, &[])
+        .file("l.npy", &longs(&[2, -1, 0, -1]));
+    let set = weighs
+        .load(&format!(
+            "{}weight = {{ by = 'label', weights = [1, 2, 3] }}\nsampling = {{ by = 'label', weights = [1, 1, 5] }}\n",
+            toml("{ file = 'l.npy', ignore = -1 }")
+        ))
+        .unwrap();
+    assert_eq!(floats(&set, "weight", &[0, 1, 2, 3]), [3.0, 0.0, 1.0, 0.0]);
+    let drawn = BatchSampler::of(1, &set, 4).unwrap();
+    assert!((0..50).flat_map(|epoch| drawn.records(epoch, 0..4)).all(|r| r == 0 || r == 2));
     // Without a mask nothing would say that they are no labels.
     let mut alone = DataCase::new().input("label", DType::I32, &[]).file("l.npy", &longs(&[2, -1]));
     let classes = alone.dims.add("classes", 3);
