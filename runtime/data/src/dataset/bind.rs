@@ -174,7 +174,14 @@ impl<'a> SetLoader<'a> {
             }
             InputSource::Files(files) => input_files::records(decl, files, described, binding),
             InputSource::Stream { files, cut } => {
-                input_files::windows(decl, (files, cut, self.longest_shift()), described, binding)
+                let longest = self.longest_shift();
+                input_files::windows(
+                    decl,
+                    (files, cut),
+                    (longest, self.reports(&decl.name)),
+                    described,
+                    binding,
+                )
             }
             InputSource::Members(_) => {
                 let at = self.members.iter().position(|n| *n == decl.name).unwrap_or_default();
@@ -242,6 +249,16 @@ impl<'a> SetLoader<'a> {
             _ => 0,
         });
         shifts.max().unwrap_or(0)
+    }
+
+    /// True of the one input that reports a stream with too few positions: of the model's inputs the one that is moved furthest.
+    fn reports(&self, name: &str) -> bool {
+        let shift = |d: &&InputDecl| match self.set.inputs.get(&d.name) {
+            Some(InputSource::Stream { cut, .. }) => Some(cut.shift),
+            _ => None,
+        };
+        let furthest = self.binding.inputs.iter().rev().filter(|d| shift(d).is_some()).max_by_key(shift);
+        furthest.is_none_or(|d| d.name == name)
     }
 
     /// A number for each value of another input.

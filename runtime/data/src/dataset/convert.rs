@@ -210,7 +210,7 @@ pub fn converted(dtype: Dtype, data: &[u8], to: DType) -> Result<Vec<u8>, Unconv
         };
         match bad {
             BadValue::Integer(v) | BadValue::Outside(v) => cannot(v.to_string()),
-            BadValue::Float(v) => cannot(v.to_string()),
+            BadValue::Float(v) => cannot(format!("{v:?}")),
             BadValue::NotFinite(v) => Unconverted {
                 why: format!("its element {at} is {v}, and a first value is a finite number"),
                 help: Some(

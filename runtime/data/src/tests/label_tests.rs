@@ -83,6 +83,10 @@ fn what_is_wrong_with_a_table_has_a_line_and_a_way_out() {
     }
     let latin = case().file("a.csv", b"size,kind\n1.5,1\n\xe4,1\n").load(toml).unwrap_err();
     assert!(latin.message.contains("line 3 is not text") && latin.helps[0].contains("UTF-8"), "{latin:?}");
+    let units = "size,kind\n1.5,1\n".encode_utf16();
+    let marked: Vec<u8> = [0xfeff].into_iter().chain(units).flat_map(u16::to_le_bytes).collect();
+    let wide = case().file("a.csv", &marked).load(toml).unwrap_err();
+    assert!(wide.helps[0].contains("`iconv -f UTF-16 -t UTF-8 "), "{wide:?}");
 }
 
 /// The shell commands of helps make files that are read.

@@ -117,7 +117,11 @@ fn has_whole_batch(project: &Project, set: &Dataset, examples: usize) -> Result<
     let message =
         format!("`{name}` = {examples}, but there are only {records} examples: not one whole batch");
     let d = Diagnostic::error(codes::E0516, message);
-    Err(d.help(format!("take a smaller batch: `--dim {name}={records}`")).into())
+    Err(match records {
+        0 => d,
+        _ => d.help(format!("take a smaller batch: `--dim {name}={records}`")),
+    }
+    .into())
 }
 
 /// The Plan of a training step.
