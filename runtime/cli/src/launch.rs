@@ -14,7 +14,9 @@ use meshwright_exec::{DeviceCollectives, Processes};
 use meshwright_gpu::driver::Driver;
 use meshwright_gpu::load::Paths;
 use meshwright_plan::Mesh;
-use meshwright_train::{Asked, Devices, Failure, Project, Recorded, agree_on_result, recorded};
+use meshwright_train::{
+    Asked, Devices, Failure, Project, Recorded, agree_on_result, check_same_configuration, recorded,
+};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -74,13 +76,21 @@ pub(crate) fn choice(said: Option<TransportChoice>, launched: Option<&Launched>)
 }
 
 /// The devices that the command runs on; from here on the console knows which process it speaks for.
-pub(crate) fn devices(args: &DevicesArgs, console: &mut Console) -> Result<Devices, Stop> {
-    devices_of(args, None, console).map(|found| found.0)
+///
+/// `command` is what decides which messages the processes exchange before they compare all settings: the command, and options of
+/// it, by name.
+pub(crate) fn devices(
+    args: &DevicesArgs,
+    command: &[(&str, String)],
+    console: &mut Console,
+) -> Result<Devices, Stop> {
+    devices_of(args, command, None, console).map(|found| found.0)
 }
 
 /// The same, and what the folder `run` says of the run in it, which also says what of the devices the command does not.
 pub(crate) fn devices_of(
     args: &DevicesArgs,
+    command: &[(&str, String)],
     run: Option<&Path>,
     console: &mut Console,
 ) -> Result<(Devices, Option<Recorded>), Stop> {
@@ -119,6 +129,8 @@ pub(crate) fn devices_of(
         }
     };
     console.joins(&processes);
+    let given = command.iter().map(|(name, value)| (name.to_string(), value.clone())).collect();
+    check_same_configuration(&processes, &given).map_err(|f| console.failed(f, &Sources::new()))?;
     let recorded = run.map(|folder| recorded(&processes, folder)).transpose();
     let recorded = recorded.map_err(|f| console.failed(f, &Sources::new()))?.flatten();
     let of_run = |name: &str| DeviceChoice::from_str(name, false).ok();

@@ -177,6 +177,8 @@ fn a_beam_search_finds_the_most_probable_texts_on_any_layout() {
         ("batch -> data; heads, d_ff, vocab -> model", "data=2,model=2"),
         ("batch -> data", "data=5"),
         ("key -> ctx; heads -> model", "ctx=2,model=2"),
+        ("layers -> pipe; stages 2, 0", "pipe=2"),
+        ("batch -> data; layers -> pipe; chunks 2; stages 1, 0, 0, 1", "data=2,pipe=2"),
     ] {
         let there = texts(&at, &[&search.concat()[..], &["--layout", layout, "--mesh", mesh]].concat());
         assert_eq!(tokens(&there), tokens(&one), "{layout}");

@@ -115,6 +115,16 @@ impl PolicySettings {
     }
 }
 
+/// As the command line has it.
+impl Display for SaveEvery {
+    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+        match self {
+            SaveEvery::Steps(n) => write!(f, "{n}"),
+            SaveEvery::Time(time) => write!(f, "{}s", time.as_secs()),
+        }
+    }
+}
+
 impl FromStr for SaveEvery {
     type Err = String;
 
@@ -201,6 +211,8 @@ mod tests {
         let seconds = |n| Ok(SaveEvery::Time(Duration::from_secs(n)));
         assert_eq!(every("1_000"), Ok(SaveEvery::Steps(1000)));
         assert_eq!((every("90s"), every("10min"), every("2h")), (seconds(90), seconds(600), seconds(7200)));
+        let again = |t: &str| every(t).map(|e| e.to_string());
+        assert_eq!((again("1_000"), again("2h")), (Ok("1000".into()), Ok("7200s".into())));
         assert!(["", "0", "0s", "-1", "1.5h", "10 fortnights"].iter().all(|t| every(t).is_err()));
     }
 

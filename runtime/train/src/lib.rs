@@ -24,7 +24,7 @@ pub mod training;
 
 pub use arrays::PredictedOutput;
 pub use bench::{BenchOptions, BenchResult, bench};
-pub use devices::consensus::agree_on_result;
+pub use devices::consensus::{agree_on_result, check_same_configuration};
 pub use devices::device_failure::described;
 pub use devices::plan_memory::{fits, fits_device, lines_that_fit_device};
 pub use devices::{Asked, Devices};

@@ -4,9 +4,12 @@
 use crate::support::{SMALL, SMALL_DIMS, Trained, folder, options, tensors, told, trained};
 use meshwright_comm::{Group, Timeouts, Transport, World};
 use meshwright_exec::Processes;
+use meshwright_runs::checkpoint::Which;
 use meshwright_runs::metrics::Event;
+use meshwright_runs::policies::SaveEvery;
 use meshwright_train::{
-    Devices, EvalOptions, Failure, Finished, Progress, Project, ProjectOptions, TrainOptions, evaluate, train,
+    Devices, EvalOptions, Failure, Finished, Progress, Project, ProjectOptions, TraceOptions, TrainOptions,
+    evaluate, train,
 };
 use std::path::Path;
 use std::sync::Arc;
@@ -207,6 +210,27 @@ fn processes_that_are_asked_for_different_things_say_who_and_what() {
     let same = |_: usize| mlp(LAYOUTS[0]);
     let said = failures(dir.path(), same, |at, o| o.steps = Some(6 + at as u64), |_, _| {});
     assert!(said[0].contains("`--steps` = 7"), "{said:?}");
+    type Change<'a> = &'a (dyn Fn(&mut TrainOptions) + Sync);
+    let unlike: [(Change<'_>, &str); 6] = [
+        (&|o| o.run = None, "`--no-save` = true, rank 0 has false"),
+        (&|o| o.trace = Some(TraceOptions { file: "t.json".into(), steps: Some(3..=5) }), "`--trace` = true"),
+        (
+            &|o| o.trace = Some(TraceOptions { file: "t.json".into(), steps: Some(3..=5) }),
+            "`--trace-steps` = 3..5, rank 0 has none",
+        ),
+        (&|o| o.saves.every = Some(SaveEvery::Steps(2)), "`--checkpoint-every` = 2, rank 0 has none"),
+        (&|o| o.evaluation.patience = Some(4), "`--patience` = 4, rank 0 has none"),
+        (&|o| o.from = Which::Best, "`--from` = best, rank 0 has the newest"),
+    ];
+    for (change, text) in unlike {
+        let change = |at: usize, o: &mut TrainOptions| {
+            if at == 1 {
+                change(o)
+            }
+        };
+        let said = failures(dir.path(), same, change, |_, _| {});
+        assert!(said[0].contains("E0526") && said[0].contains(text), "{text}: {said:?}");
+    }
     let other = folder(crate::support::Sizes { examples: 280, ..SMALL });
     let data = other.path().join("data").display().to_string();
     let change = |at: usize, o: &mut TrainOptions| {

@@ -267,6 +267,29 @@ fn a_skipped_step_is_as_if_it_had_not_been() {
     }
 }
 
+/// Evaluations read the averages, and a run may start from other values than those that would be drawn for them.
+#[test]
+fn an_average_is_the_parameter_while_all_steps_are_skipped() {
+    let dir = folder(SMALL);
+    let model =
+        two_layers(dir.path(), "averaged", "(scale = 16777216)", "1e3", "adam(lr = 0.01)\n    ema 0.9");
+    let (_, ended) = measured(&options(&model, "", "", &[]), dir.path(), "from", 24);
+    assert!(ended.is_ok());
+    let [data, from] = ["data", "from"].map(|p| dir.path().join(p).display().to_string());
+    for (mesh, layout) in MESHES {
+        let to = dir.path().join(format!("to-{mesh}"));
+        let args = ["train", &model, "--data", &data, "--init", &from, "--steps", "2", "--seed", "9"];
+        let split: &[&str] = if mesh.is_empty() { &[] } else { &["--mesh", mesh, "--layout", layout] };
+        let said = run(&[&args[..], split, &["--run", &to.display().to_string()]].concat());
+        assert_eq!(said.code, Some(0), "{mesh}: {}", said.err);
+        let now = tensors(&to);
+        assert_eq!(one(&now["loss_scale/skipped_updates"]), 2.0, "{mesh}");
+        for path in ["w", "v"] {
+            assert_eq!(now[path], now[&format!("{path}/ema")], "{mesh}: {path}");
+        }
+    }
+}
+
 /// Trains on from the checkpoint of a run in another precision.
 fn resumed(model: &str, at: &Path, run_name: &str, precision: &str, steps: usize) {
     let [data, folder] = ["data", run_name].map(|p| at.join(p).display().to_string());

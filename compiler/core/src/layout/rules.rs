@@ -9,7 +9,7 @@ use crate::program::Program;
 use crate::resolve::matches;
 use meshwright_diag::{Diagnostic, MAX_REPORTED, Outcome, Span, codes, has_errors, nearest};
 use meshwright_ops::Class;
-use meshwright_plan::{Axis, Dim, Mesh};
+use meshwright_plan::{Axis, Cuts, Dim, Dims, Mesh};
 use meshwright_sorted::MapEntry;
 use meshwright_sorted::{SortedMap, SortedSet};
 use meshwright_syntax::ast::{
@@ -102,6 +102,16 @@ impl Layout {
     /// The first item of `keep` by which gathered copies of a parameter are kept.
     pub(crate) fn keeps(&self, parameter: &str) -> Option<usize> {
         self.keep.iter().position(|(path, _)| path.as_deref().is_none_or(|p| matches(p, parameter)))
+    }
+
+    /// Gives the dim of the pipeline the lengths that the layout gives its stages. A step without the loop has no stages, but
+    /// the states of the loop must have the same places in it as in other steps.
+    pub fn cut_stages(&self, dims: &mut Dims) {
+        let Some(pipeline) = &self.pipeline else { return };
+        if let Some(lengths) = pipeline.lengths.clone() {
+            let (axes, chunks) = (pipeline.axes.clone(), self.order.chunks());
+            dims.cut(pipeline.dim, Cuts { axes, lengths, chunks });
+        }
     }
 
     /// Whether a dim may be put together although no rule implies it: by gathers or by rings.

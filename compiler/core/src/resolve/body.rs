@@ -330,6 +330,12 @@ impl<'a> Resolver<'a> {
 
     /// A number as a value of the graph.
     pub(super) fn constant(&mut self, k: Konst, at: Span) -> Option<Id> {
+        let holds = self.holds(k.num().f64(), (self.float, "a value"), at);
+        if holds { self.float_setting(k, at) } else { None }
+    }
+
+    /// The same of an optimizer's setting. One that is too large shows in the run, by a loss that is not finite.
+    pub(super) fn float_setting(&mut self, k: Konst, at: Span) -> Option<Id> {
         let float = self.float;
         match self.make(&[], at, |g| Ok(g.op(Const::new(k.num().f64(), float), &[]))) {
             Val::Tensor(id) => Some(id),

@@ -306,26 +306,35 @@ impl<'a> Resolver<'a> {
             Origin { phase: s.phase, path: s.path.clone(), name: s.value.clone(), span, ..Origin::default() };
     }
 
-    /// Numbers that meet integers must fit into 32 bits.
-    pub(super) fn integers_fit(&mut self, name: &str, operands: &[Operand<'_>]) -> bool {
-        let int = operands
-            .iter()
-            .find(|o| matches!(o.value, Value::Tensor(id) if self.graph.ty(id).dtype.is_int()));
-        let Some(int) = int else { return true };
-        let Value::Tensor(id) = int.value else { return true };
+    /// Numbers that meet integers must fit into 32 bits, and those that meet `f32` must not become infinite in it.
+    pub(super) fn numbers_fit(&mut self, name: &str, operands: &[Operand<'_>]) -> bool {
+        let of = |is: fn(DType) -> bool| {
+            operands.iter().find_map(|o| match o.value {
+                Value::Tensor(id) if is(self.graph.ty(id).dtype) => Some((id, o.span)),
+                _ => None,
+            })
+        };
+        let Some((id, span)) = of(DType::is_int).or_else(|| of(|d| d == DType::F32)) else { return true };
         let dtype = self.graph.ty(id).dtype;
-        let Some((low, high)) = integers_of(dtype) else { return true };
         let outside = operands.iter().find_map(|o| match o.value {
-            Value::Number(v) if v.fract() == 0.0 && !(low..=high).contains(&v) => Some((v, o.span)),
+            Value::Number(v) if v.fract() == 0.0 || dtype.is_float() => {
+                NotHeld::of(v, dtype).map(|wrong| (wrong, o.span))
+            }
             _ => None,
         });
-        let Some((v, at)) = outside else { return true };
-        self.error(
-            Diagnostic::error(codes::E0202, format!("`{name}` of {dtype} and {v}: the number does not fit"))
-                .at(at, format!("{dtype} holds {low} to {high}"))
-                .and(int.span, format!("this is {}", self.shape(id)))
-                .help("convert the tensor first: `cast(…, float)`"),
-        );
+        let Some((wrong, at)) = outside else { return true };
+        let (number, help) = (&wrong.number, wrong.help("the tensor first"));
+        let text = format!("`{name}` of {dtype} and {number}: the number does not fit");
+        let d = Diagnostic::error(codes::E0202, text).at(at, &wrong.holds);
+        self.error(d.and(span, format!("this is {}", self.shape(id))).help(help));
+        false
+    }
+
+    /// Whether a dtype holds a number; an error where it does not.
+    pub(in crate::resolve) fn holds(&mut self, number: f64, (dtype, what): (DType, &str), at: Span) -> bool {
+        let Some(wrong) = NotHeld::of(number, dtype) else { return true };
+        let text = format!("{} as {what} of {dtype}: the number does not fit", wrong.number);
+        self.error(Diagnostic::error(codes::E0202, text).at(at, &wrong.holds).help(wrong.help("it")));
         false
     }
 
@@ -421,11 +430,53 @@ pub(crate) fn too_large(graph: &Graph, id: Id) -> Option<(String, Vec<Dim>)> {
     (node.op.positions(&operands, &node.ty, table) > MAX_LOOPS).then(|| (text(), loops()))
 }
 
-/// The least and the greatest integer of a dtype.
-pub(super) fn integers_of(dtype: DType) -> Option<(f64, f64)> {
-    match dtype {
-        DType::U8 => Some((0.0, 255.0)),
-        _ if dtype.is_int() => Some((f64::from(i32::MIN), f64::from(i32::MAX))),
-        _ => None,
+/// A number that a dtype does not hold.
+pub(super) struct NotHeld {
+    /// The number.
+    pub(super) number: String,
+    /// The least and the greatest number of the dtype, as a label.
+    pub(super) holds: String,
+    dtype: DType,
+    negative: bool,
+}
+
+impl NotHeld {
+    /// `None` where the dtype holds the number, but for rounding.
+    pub(super) fn of(number: f64, dtype: DType) -> Option<NotHeld> {
+        let (low, high) = match dtype {
+            DType::U8 => (0.0, 255.0),
+            DType::F32 if (number as f32).is_finite() => return None,
+            DType::F32 => (f64::from(f32::MIN), f64::from(f32::MAX)),
+            _ if dtype.is_int() => (f64::from(i32::MIN), f64::from(i32::MAX)),
+            _ => return None,
+        };
+        let outside = !(low..=high).contains(&number);
+        outside.then(|| NotHeld {
+            number: short(number),
+            holds: match dtype {
+                DType::F32 => format!("f32 holds {:?} to {:?}", f32::MIN, f32::MAX),
+                _ => format!("{dtype} holds {low} to {high}"),
+            },
+            dtype,
+            negative: number < 0.0,
+        })
     }
+
+    /// What to do, where `what` may be converted.
+    pub(super) fn help(&self, what: &str) -> String {
+        match (self.dtype, self.negative) {
+            (DType::F32, true) => {
+                "write a number that f32 holds, such as `-1e30`; or compute in f64: `--precision f64`".into()
+            }
+            (DType::F32, false) => {
+                "write a number that f32 holds, such as `1e30`; or compute in f64: `--precision f64`".into()
+            }
+            _ => format!("convert {what}: `cast(…, float)`"),
+        }
+    }
+}
+
+/// A number without hundreds of digits: `1e300`.
+fn short(v: f64) -> String {
+    if v.abs() < 1e16 { v.to_string() } else { format!("{v:e}") }
 }

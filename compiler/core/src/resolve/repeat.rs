@@ -3,7 +3,7 @@
 //! iteration; those in a `scan` are the same in all, and what it declares is collected.
 
 use super::Resolver;
-use super::expr::integers_of;
+use super::expr::NotHeld;
 use super::number::Konst;
 use super::scope::{Local, OpenRepeat, Val};
 use meshwright_diag::{Diagnostic, Span, codes};
@@ -441,12 +441,10 @@ impl<'a> Resolver<'a> {
         (dtype, dims): (DType, &[Dim]),
     ) -> Option<Id> {
         let number = k.num().f64();
-        if let Some((low, high)) = integers_of(dtype)
-            && !(low..=high).contains(&number)
-        {
-            let text = format!("`{name}` is {number} and of {dtype}: the number does not fit");
-            let d = Diagnostic::error(codes::E0202, text).at(at, format!("{dtype} holds {low} to {high}"));
-            self.error(d.help("convert what it becomes: `cast(…, float)`"));
+        if let Some(wrong) = NotHeld::of(number, dtype) {
+            let text = format!("`{name}` is {} and of {dtype}: the number does not fit", wrong.number);
+            let d = Diagnostic::error(codes::E0202, text).at(at, &wrong.holds);
+            self.error(d.help(wrong.help("what it becomes")));
             return None;
         }
         let made = self.make(&[], at, |g| {

@@ -237,7 +237,12 @@ fn example_name(g: &Graph, example: Option<Dim>) -> &str {
 }
 
 fn mixing_label(g: &Graph, example: Option<Dim>, op: Id) -> String {
-    format!("mixes the examples of a batch: `{}` along `{}`", g.spelled(op), example_name(g, example))
+    let name = example_name(g, example);
+    // Models do not name the ops at the ends of a loop.
+    match g.boundary(op) {
+        Some(_) => format!("mixes the examples of a batch: a loop over `{name}`"),
+        None => format!("mixes the examples of a batch: `{}` along `{name}`", g.spelled(op)),
+    }
 }
 
 /// The op that mixes the examples of a batch, so that a value belongs to each batch and not to the whole set.

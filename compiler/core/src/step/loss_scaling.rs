@@ -9,6 +9,7 @@
 use crate::step::step_graph::{OutputKind, StepOutput};
 use meshwright_ops::{Class, Graph, Id, InputOp, InputOpKind, Origin, RECIP, Type};
 use meshwright_plan::{DType, Init, Phase};
+use meshwright_sorted::SortedMap;
 
 /// Start and growth of the scale.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -185,8 +186,15 @@ impl Scaler {
         self.norms.push(norm);
     }
 
-    /// If a gradient is not finite, all states stay unchanged, and the scale is halved.
-    pub(crate) fn finish(self, g: &mut Graph, skips: SkippedUpdates, outputs: &mut Vec<StepOutput>) {
+    /// If a gradient is not finite, all states stay unchanged, and the scale is halved. `kept` has the states that become another
+    /// value instead.
+    pub(crate) fn finish(
+        self,
+        g: &mut Graph,
+        skips: SkippedUpdates,
+        kept: &SortedMap<Id, Id>,
+        outputs: &mut Vec<StepOutput>,
+    ) {
         cursor(g, "loss_scale");
         let number = |g: &mut Graph, v: f64| g.constant(v, DType::F32);
         let finite = self.finite(g);
@@ -195,7 +203,7 @@ impl Scaler {
             if leaf != output.id {
                 let origin = g.node(output.id).origin.clone();
                 g.cursor = Origin { phase: Phase::Update, ..origin };
-                output.id = g.choose(finite, output.id, leaf);
+                output.id = g.choose(finite, output.id, kept.get(&leaf).copied().unwrap_or(leaf));
             }
         }
         cursor(g, "loss_scale");

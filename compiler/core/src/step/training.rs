@@ -43,8 +43,9 @@ fn step(program: &Program, patterns: bool) -> Option<StepGraph> {
     for k in 0..train.objectives.len() {
         descend(&mut g, (program, train), k, (scaler.as_mut(), skips.as_mut()), &mut outputs);
     }
+    let mut kept = SortedMap::new();
     if let Some(decay) = train.ema {
-        averages(&mut g, program, (decay, skips.as_ref().map(|s| s.before(None))), &mut outputs);
+        kept = averages(&mut g, program, (decay, skips.as_ref().map(|s| s.before(None))), &mut outputs);
     }
     // What is not trained is kept all the same: an evaluation may read it where the loss does not.
     for p in program.params.iter().filter(|p| p.frozen) {
@@ -58,7 +59,7 @@ fn step(program: &Program, patterns: bool) -> Option<StepGraph> {
         });
     }
     match (scaler, skips) {
-        (Some(scaler), Some(skips)) => scaler.finish(&mut g, skips, &mut outputs),
+        (Some(scaler), Some(skips)) => scaler.finish(&mut g, skips, &kept, &mut outputs),
         (_, Some(skips)) => skips.finish(&mut g, None, &mut outputs),
         _ => {}
     }
@@ -209,13 +210,15 @@ fn of_trained_part(g: &mut Graph, p: &ParamDecl, grad: Id) -> Id {
 }
 
 /// The moving averages `PATH/ema` of parameters: `decay * old + (1 - decay) * new`, and after the first step the new values
-/// themselves, so that they never hold what a run did not start from.
+/// themselves, so that they never hold what a run did not start from. Returns for each average, by its leaf, what a skipped step
+/// leaves in it: before the first update that is the parameter, whose values may be a checkpoint's while the leaf's are drawn.
 fn averages(
     g: &mut Graph,
     program: &Program,
     (decay, skips): (Id, Option<Id>),
     outputs: &mut Vec<StepOutput>,
-) {
+) -> SortedMap<Id, Id> {
+    let mut kept = SortedMap::new();
     for p in program.params.iter().filter(|p| p.averaged) {
         let now = outputs.iter().find(|o| o.kind == OutputKind::Next(p.id)).map_or(p.id, |o| o.id);
         let dtype = g.ty(p.id).dtype;
@@ -230,8 +233,12 @@ fn averages(
         let g = u.graph();
         let first = g.binary("==", step, one);
         let next = g.choose(first, now, mixed);
+        if program.float == Arithmetic::F16 {
+            kept.insert(old, g.choose(first, p.id, old));
+        }
         u.next_moment(&decl, AVERAGE, old, next);
     }
+    kept
 }
 
 /// The root of the factor by which the joint 2-norm of all gradients, `norm`, becomes at most `limit`. Of a large norm the factor

@@ -1,6 +1,6 @@
 //! `eval`.
 
-use super::project::{self, OfRun};
+use super::project::{self, COMMAND, OfRun};
 use crate::args::{CheckpointArgs, EvalArgs};
 use crate::output::console::Console;
 use crate::output::json::object;
@@ -16,7 +16,7 @@ use std::time::Instant;
 
 /// What to evaluate, or to predict, on.
 pub(super) fn load(
-    args: &CheckpointArgs,
+    (args, command): (&CheckpointArgs, &str),
     split: &str,
     console: &mut Console,
 ) -> Result<(OfRun, EvalOptions), Stop> {
@@ -29,7 +29,13 @@ pub(super) fn load(
             .help("name the folder of a run: `runs/NAME-1`")
             .help("or, for a model, add a checkpoint of it: `--checkpoint RUN|FILE`")
     });
-    let loaded = project::load_of_run(&args.data.devices, &given, Some(folder), model, console)?;
+    let loaded = project::load_of_run(
+        (&args.data.devices, &[(COMMAND, command.into())]),
+        &given,
+        Some(folder),
+        model,
+        console,
+    )?;
     let data = args.data.data.as_deref();
     let recorded = loaded.recorded.as_ref();
     for line in recorded.map(|r| r.overridden(&given, data)).unwrap_or_default() {
@@ -56,7 +62,7 @@ pub(super) fn load(
 pub(crate) fn run(args: &EvalArgs, console: &mut Console) -> Result<(), Stop> {
     let what = &args.what;
     let split = what.split.as_deref().unwrap_or("test");
-    let (OfRun { project, sources, .. }, options) = load(what, split, console)?;
+    let (OfRun { project, sources, .. }, options) = load((what, "eval"), split, console)?;
     project::warn(&project.evaluation().1, console, &sources);
     let begin = Instant::now();
     let bar = bar(0, console);

@@ -30,7 +30,7 @@ pub(crate) fn run(args: &GenerateArgs, console: &mut Console) -> Result<(), Stop
         ));
     }
     let split = args.what.split.as_deref().unwrap_or("test");
-    let (OfRun { project, sources, .. }, eval) = eval::load(&args.what, split, console)?;
+    let (OfRun { project, sources, .. }, eval) = eval::load((&args.what, "generate"), split, console)?;
     // What was imported has a tokenizer of its own; data that is named has another.
     let tokenizer = match &args.tokenizer {
         None if args.what.data.data.is_none() => {

@@ -21,7 +21,7 @@ pub(crate) fn run(args: &PredictArgs, console: &mut Console) -> Result<(), Stop>
     // Files that are named one by one are what to predict on, whatever their split.
     let of_data = args.what.data.data.as_deref().and_then(only_split);
     let split = args.what.split.as_deref().or(of_data).unwrap_or("test");
-    let (OfRun { project, sources, .. }, eval) = eval::load(&args.what, split, console)?;
+    let (OfRun { project, sources, .. }, eval) = eval::load((&args.what, "predict"), split, console)?;
     let options = PredictOptions {
         eval,
         outputs: args.outputs.clone(),

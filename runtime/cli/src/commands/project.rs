@@ -28,13 +28,16 @@ pub(super) fn load(options: &ProjectOptions, console: &mut Console) -> Result<(P
     }
 }
 
+/// Name of what all processes must be asked for.
+pub(in crate::commands) const COMMAND: &str = "the command";
+
 /// Reads a model and its layout for devices that run it, which the mesh must fit.
 pub(super) fn load_for(
-    args: &DevicesArgs,
+    (args, command): (&DevicesArgs, &str),
     options: &ProjectOptions,
     console: &mut Console,
 ) -> Result<(Project, Sources, Devices), Stop> {
-    let devices = launch::devices(args, console)?;
+    let devices = launch::devices(args, &[(COMMAND, command.into())], console)?;
     let (project, sources) = load(options, console)?;
     launch::fits(&project, console, &sources)?;
     Ok((project, sources, devices))
@@ -52,13 +55,13 @@ pub(super) struct OfRun {
 /// Reads a model and its layout as `given`, and where that says nothing as the run in the folder `run` has them. Where it holds
 /// no run, the model is `otherwise`, or the error.
 pub(super) fn load_of_run(
-    args: &DevicesArgs,
+    (args, command): (&DevicesArgs, &[(&str, String)]),
     given: &ProjectOptions,
     run: Option<&Path>,
     otherwise: Result<&str, Diagnostic>,
     console: &mut Console,
 ) -> Result<OfRun, Stop> {
-    let (devices, recorded) = launch::devices_of(args, run, console)?;
+    let (devices, recorded) = launch::devices_of(args, command, run, console)?;
     let merged = match &recorded {
         Some(r) => r.project(given).map_err(|d| *d),
         None => otherwise.map(|model| ProjectOptions { model: model.into(), ..given.clone() }),

@@ -1,7 +1,7 @@
 //! `train`.
 
 use super::new_run::claim;
-use super::project::{self, OfRun};
+use super::project::{self, COMMAND, OfRun};
 use crate::args::{LogChoice, ResumeChoice, TrainArgs};
 use crate::output::console::Console;
 use crate::output::progress::{Head, Watcher, summary};
@@ -34,7 +34,7 @@ pub(crate) fn run(args: &TrainArgs, console: &mut Console) -> Result<(), Stop> {
         false => begun(args, console)?,
     };
     let model = args.project.model.as_deref().ok_or_else(|| *no_run(old.unwrap_or(Path::new(""))));
-    let loaded = project::load_of_run(&args.data.devices, &given, old, model, console)?;
+    let loaded = project::load_of_run((&args.data.devices, &command(args)), &given, old, model, console)?;
     let goes_on = loaded.recorded.as_ref().map_or(Ok(()), |r| r.resumable().map_err(Failure::from));
     let goes_on = agree_on_result(console.processes(), "the run", goes_on);
     goes_on.map_err(|f| console.failed(f, &Sources::new()))?;
@@ -86,9 +86,25 @@ pub(crate) fn prepared(
     console: &mut Console,
 ) -> Result<(Project, Sources, TrainOptions), Stop> {
     let model = args.project.model.as_deref().ok_or_else(|| *no_run(Path::new("")));
-    let loaded = project::load_of_run(&args.data.devices, &args.options(), None, model, console)?;
+    let loaded =
+        project::load_of_run((&args.data.devices, &command(args)), &args.options(), None, model, console)?;
     let options = options(args, &loaded, args.run.clone(), console)?;
     Ok((loaded.project, loaded.sources, options))
+}
+
+/// What decides which messages the processes exchange until they compare all settings. The folders that they name may differ.
+fn command(args: &TrainArgs) -> [(&'static str, String); 3] {
+    let folder = match (&args.run, args.no_save) {
+        (Some(_), _) => "the one of `--run`",
+        (None, true) => "none (`--no-save`)",
+        (None, false) => "a new one",
+    };
+    let resume = match args.resume {
+        None => "none",
+        Some(ResumeChoice::Always) => "always",
+        Some(ResumeChoice::Auto) => "auto",
+    };
+    [(COMMAND, "train".into()), ("the folder of its run", folder.into()), ("`--resume`", resume.into())]
 }
 
 /// What is loaded where a training begins: dims and consts that are not given are those of the run whose values it begins with.

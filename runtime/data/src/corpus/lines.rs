@@ -2,6 +2,7 @@
 
 use super::failed;
 use crate::Bytes;
+use crate::readers::table_fault::encoding;
 use meshwright_files::Checked;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -97,7 +98,9 @@ impl Lines {
             Err(e) => {
                 let at = self.given + e.utf8_error().valid_up_to();
                 let why = format!("line {} is not UTF-8 from its byte {at} on", self.number);
-                return Err((*failed(&self.path, why)).help("convert it: `iconv -f LATIN1 -t UTF-8`").into());
+                let from = encoding(if self.number == 1 && begins { e.as_bytes() } else { &[] });
+                let help = format!("convert it: `iconv -f {from} -t UTF-8`");
+                return Err((*failed(&self.path, why)).help(help).into());
             }
         };
         self.given += text.len();

@@ -256,6 +256,7 @@ fn bad_text_is_refused_with_its_place() {
     let of = |name: &str, text: &[u8]| Case::new(name, text, bpe(300)).error();
     for (name, text, why) in [
         ("a.txt", &b"good\nb\xe9d\n"[..], "line 2 is not UTF-8 from its byte 1 on"),
+        ("a.txt", &b"\xff\xfeg\0"[..], "`iconv -f UTF-16 -t UTF-8`"),
         ("a.jsonl", b"{\"text\": \"a\"}\n{\"text\"}\n", "line 2 is not a JSON object"),
         ("a.jsonl", b"{\"text\": 3}\n", "the field `text` of the object in line 1 is not text"),
         (

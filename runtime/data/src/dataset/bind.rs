@@ -174,7 +174,14 @@ impl<'a> SetLoader<'a> {
             }
             InputSource::Files(files) => input_files::records(decl, files, described, binding),
             InputSource::Stream { files, cut } => {
-                input_files::windows(decl, (files, cut, self.longest_shift()), described, binding)
+                let longest = self.longest_shift();
+                input_files::windows(
+                    decl,
+                    (files, cut),
+                    (longest, self.reports(&decl.name)),
+                    described,
+                    binding,
+                )
             }
             InputSource::Members(_) => {
                 let at = self.members.iter().position(|n| *n == decl.name).unwrap_or_default();
@@ -244,6 +251,16 @@ impl<'a> SetLoader<'a> {
         shifts.max().unwrap_or(0)
     }
 
+    /// True of the one input that reports a stream with too few positions: of the model's inputs the one that is moved furthest.
+    fn reports(&self, name: &str) -> bool {
+        let shift = |d: &&InputDecl| match self.set.inputs.get(&d.name) {
+            Some(InputSource::Stream { cut, .. }) => Some(cut.shift),
+            _ => None,
+        };
+        let furthest = self.binding.inputs.iter().rev().filter(|d| shift(d).is_some()).max_by_key(shift);
+        furthest.is_none_or(|d| d.name == name)
+    }
+
     /// A number for each value of another input.
     fn weights_of(
         &self,
@@ -257,8 +274,10 @@ impl<'a> SetLoader<'a> {
             return Err(Box::new(Diagnostic::error(codes::E0505, message).help("declare it as `float`")));
         }
         let (by, records) = self.chooser(&decl.name, by, weights.len(), &decl.dims)?;
+        // What has no label has no class: it weighs nothing, as PyTorch has it, and is never drawn.
         let table = weights
             .iter()
+            .chain(&[0.0])
             .flat_map(|w| match decl.dtype {
                 DType::F32 => (*w as f32).to_le_bytes().to_vec(),
                 _ => w.to_le_bytes().to_vec(),
@@ -269,7 +288,8 @@ impl<'a> SetLoader<'a> {
         Ok((Column { described, shape, first: 0, step: 0, values }, records))
     }
 
-    /// The column that says which of some weights the examples have: of the dims of the input that is weighted.
+    /// The column that says which of some weights the examples have: of the dims of the input that is weighted. Where there is no
+    /// label, it is the position after the last weight.
     fn chooser(&self, name: &str, by: &str, weights: usize, dims: &[Dim]) -> Checked<(Column, usize)> {
         let from = self.set.inputs.get(by).filter(|s| !matches!(s, InputSource::Weights { .. }));
         let Some(from) = from else {
@@ -284,7 +304,9 @@ impl<'a> SetLoader<'a> {
         let dtype = DType::I32;
         let decl = InputDecl { name: by.to_string(), dims: dims.to_vec(), dtype, range: None };
         let range = Some((RangeOf::Weights(name.to_string()), weights));
-        self.values(&decl, from, InputInfo { name: by.to_string(), dtype, range, ignored: None })
+        let past = |none| Ignored::Past(none, i32::try_from(weights).unwrap_or(i32::MAX));
+        let ignored = self.ignored(by).map(past);
+        self.values(&decl, from, InputInfo { name: by.to_string(), dtype, range, ignored })
     }
 
     /// The set of these columns of `all` records.

@@ -23,6 +23,8 @@ pub(crate) struct Conversion {
 pub(crate) enum Ignored {
     /// It is 0, as good as any other.
     Zero(i64),
+    /// It is this position, past all others.
+    Past(i64, i32),
     /// It is 0, and all others are 1.
     Mask(i64),
 }
@@ -129,7 +131,11 @@ impl Conversion {
                     to.fill(0);
                     return Ok(());
                 }
-                Ignored::Zero(_) => {}
+                Ignored::Past(none, position) if value == i128::from(none) => {
+                    to.copy_from_slice(&position.to_le_bytes());
+                    return Ok(());
+                }
+                Ignored::Zero(_) | Ignored::Past(..) => {}
             }
         }
         match self.to {
@@ -204,7 +210,7 @@ pub fn converted(dtype: Dtype, data: &[u8], to: DType) -> Result<Vec<u8>, Unconv
         };
         match bad {
             BadValue::Integer(v) | BadValue::Outside(v) => cannot(v.to_string()),
-            BadValue::Float(v) => cannot(v.to_string()),
+            BadValue::Float(v) => cannot(format!("{v:?}")),
             BadValue::NotFinite(v) => Unconverted {
                 why: format!("its element {at} is {v}, and a first value is a finite number"),
                 help: Some(

@@ -36,10 +36,11 @@ pub(crate) fn records(
 }
 
 /// The column of an input whose records are windows over the stream that the files hold, and their number. They are counted
-/// as though they were moved by `longest`.
+/// as though they were moved by `longest`. If there is none, that is an error where `reports`: one input reports it for all.
 pub(crate) fn windows(
     decl: &InputDecl,
-    (files, cut, longest): (&[FileRef], &StreamCut, usize),
+    (files, cut): (&[FileRef], &StreamCut),
+    (longest, reports): (usize, bool),
     described: InputInfo,
     binding: &InputBinding,
 ) -> Checked<(Column, usize)> {
@@ -76,7 +77,7 @@ pub(crate) fn windows(
     let positions: usize = opened.iter().map(|(_, o)| o.header.shape[0]).sum();
     let stride = cut.stride.unwrap_or(length).max(1);
     let reach = length.saturating_add(longest);
-    if positions < reach {
+    if positions < reach && reports {
         let message = format!(
             "`{}` has {positions} positions, too few for one window of `{}` = {length} moved by {longest}",
             decl.name, cut.window
@@ -91,7 +92,7 @@ pub(crate) fn windows(
     let pieces = hold(opened, per_position, &described, binding)?;
     let (first, step) = (cut.shift * per_position, stride * per_position);
     let column = Column { described, shape, first, step, values: Values::Pieces(pieces) };
-    Ok((column, (positions - reach) / stride + 1))
+    Ok((column, positions.checked_sub(reach).map_or(0, |more| more / stride + 1)))
 }
 
 /// Opens all files that the patterns name, in their order.
@@ -144,7 +145,8 @@ fn misfit(decl: &InputDecl, file: &FileRef, shape: &[usize], dims: &Dims) -> Box
                 .help(format!("or save it without: `{name}[:, 0]` in NumPy")),
         );
     }
-    if shape.len() == decl.dims.len() {
+    // No dim has size 0.
+    if shape.len() == decl.dims.len() && !shape[1..].contains(&0) {
         let changes = decl.dims.iter().zip(shape).skip(1).filter(|(d, n)| dims.size(**d) != **n);
         let changes = changes.map(|(d, n)| format!("`--dim {}={n}`", dims.name(*d)));
         error = error.help(format!("{} makes it fit", changes.collect::<Vec<_>>().join(" ")));

@@ -72,7 +72,8 @@ impl InputInfo {
                 (format!("{of} has the value {value}, which `{dtype}` cannot hold"), None)
             }
             (BadValue::Float(value), _) => {
-                (format!("{of} has the value {value}, which `{dtype}` cannot hold"), None)
+                // Large numbers are then `1e300`, not 301 digits.
+                (format!("{of} has the value {value:?}, which `{dtype}` cannot hold"), None)
             }
             (BadValue::NotFinite(value), _) => (
                 format!("{of} has the value {value}, which is not finite"),

@@ -12,6 +12,14 @@ use meshwright_plan::InputDecl;
 /// file, or columns of a CSV file. Of all but the last only the header is read. An error says what is wrong, without the
 /// file's name.
 pub(crate) fn open(file: &FileRef, decl: &InputDecl) -> Result<TensorFile, Unread> {
+    let opened = open_any(file, decl)?;
+    if opened.header.shape.is_empty() {
+        return Err("it is one number without dims; the first dim must count examples".to_string().into());
+    }
+    Ok(opened)
+}
+
+fn open_any(file: &FileRef, decl: &InputDecl) -> Result<TensorFile, Unread> {
     let part = file.parts.first().map(String::as_str);
     if file.is(".npz") {
         return Ok(npz::open(&file.path, part)?);

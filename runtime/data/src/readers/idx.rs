@@ -14,9 +14,6 @@ pub(crate) fn open(mut bytes: Bytes, code: u8, dims: u8) -> Result<TensorFile, S
         0x0e => Elem::F64,
         _ => return Err(format!("it starts as IDX, but {code:#04x} is not an element type of that format")),
     };
-    if dims == 0 {
-        return Err("it is IDX without dims; the first dim must count examples".into());
-    }
     let sizes = bytes.take(4 * usize::from(dims), "its header")?;
     let shape: Vec<usize> = sizes
         .chunks_exact(4)

@@ -68,10 +68,10 @@ fn parse(header: &str) -> Result<Header, String> {
         .split(',')
         .map(str::trim)
         .filter(|s| !s.is_empty())
-        .map(|s| s.parse().map_err(|_| format!("`{s}` in its shape is not a size")))
+        // Python 2 wrote its long integers so, and NumPy still reads them.
+        .map(|s| {
+            s.strip_suffix('L').unwrap_or(s).parse().map_err(|_| format!("`{s}` in its shape is not a size"))
+        })
         .collect::<Result<Vec<usize>, String>>()?;
-    if shape.is_empty() {
-        return Err("it is one number without dims; the first dim must count examples".into());
-    }
     Ok(Header { elem, big_endian: descr.starts_with('>'), fortran, shape })
 }

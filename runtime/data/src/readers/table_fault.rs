@@ -2,6 +2,8 @@
 
 use super::array::list;
 use meshwright_diag::nearest;
+use std::fs::File;
+use std::io::Read;
 use std::path::Path;
 
 /// Why a file cannot be read, and a way out where one is known.
@@ -97,10 +99,29 @@ pub(crate) fn bad_row(e: &csv::Error, row: &csv::StringRecord, path: &Path) -> U
         }
         csv::ErrorKind::Utf8 { .. } => Unread::new(
             format!("line {line} is not text"),
-            format!("save it as UTF-8, such as by `iconv -f LATIN1 -t UTF-8 {} > utf8.csv`", path.display()),
+            format!(
+                "save it as UTF-8, such as by `iconv -f {} -t UTF-8 {} > utf8.csv`",
+                encoding(&first_bytes(path)),
+                path.display()
+            ),
         ),
         _ => e.to_string().into(),
     }
+}
+
+/// The most likely encoding of a text that is not UTF-8, for `iconv`. Only UTF-16 begins with a mark.
+pub(crate) fn encoding(first: &[u8]) -> &'static str {
+    match first {
+        [0xff, 0xfe, ..] | [0xfe, 0xff, ..] => "UTF-16",
+        _ => "LATIN1",
+    }
+}
+
+/// None where the file cannot be read again.
+fn first_bytes(path: &Path) -> Vec<u8> {
+    let mut first = Vec::new();
+    let read = File::open(path).and_then(|f| f.take(2).read_to_end(&mut first));
+    read.map_or(Vec::new(), |_| first)
 }
 
 /// A row over several lines, which begins in `line`: most likely a quote that nobody meant to open.

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use super::test_case::{DataCase, floats, ints, npy, raw, values};
+use crate::BatchSampler;
 use crate::tokens::words;
 use meshwright_plan::DType;
 
@@ -82,6 +83,10 @@ fn what_is_wrong_with_a_table_has_a_line_and_a_way_out() {
     }
     let latin = case().file("a.csv", b"size,kind\n1.5,1\n\xe4,1\n").load(toml).unwrap_err();
     assert!(latin.message.contains("line 3 is not text") && latin.helps[0].contains("UTF-8"), "{latin:?}");
+    let units = "size,kind\n1.5,1\n".encode_utf16();
+    let marked: Vec<u8> = [0xfeff].into_iter().chain(units).flat_map(u16::to_le_bytes).collect();
+    let wide = case().file("a.csv", &marked).load(toml).unwrap_err();
+    assert!(wide.helps[0].contains("`iconv -f UTF-16 -t UTF-8 "), "{wide:?}");
 }
 
 /// The shell commands of helps make files that are read.
@@ -120,6 +125,21 @@ fn numbers_that_stand_for_no_label_become_a_mask() {
         (values(&set, "label", &[0, 1, 2, 3]), floats(&set, "counted", &[0, 1, 2, 3])),
         (vec![2, 0, 0, 0], vec![1.0, 0.0, 1.0, 0.0])
     );
+    // It has no class, so that it weighs nothing and is not drawn.
+    let weighs = DataCase::new()
+        .input("label", DType::I32, &[])
+        .input("counted", DType::F32, &[])
+        .input("weight", DType::F32, &[])
+        .file("l.npy", &longs(&[2, -1, 0, -1]));
+    let set = weighs
+        .load(&format!(
+            "{}weight = {{ by = 'label', weights = [1, 2, 3] }}\nsampling = {{ by = 'label', weights = [1, 1, 5] }}\n",
+            toml("{ file = 'l.npy', ignore = -1 }")
+        ))
+        .unwrap();
+    assert_eq!(floats(&set, "weight", &[0, 1, 2, 3]), [3.0, 0.0, 1.0, 0.0]);
+    let drawn = BatchSampler::of(1, &set, 4).unwrap();
+    assert!((0..50).flat_map(|epoch| drawn.records(epoch, 0..4)).all(|r| r == 0 || r == 2));
     // Without a mask nothing would say that they are no labels.
     let mut alone = DataCase::new().input("label", DType::I32, &[]).file("l.npy", &longs(&[2, -1]));
     let classes = alone.dims.add("classes", 3);

@@ -284,7 +284,7 @@ fn sizes_dtypes_and_ranges_are_checked_with_numbers_and_a_way_out() {
     for (bytes, dtype) in [
         (npy("<i8", "(2,)", &[1, 1 << 31].map(i64::to_le_bytes).concat()), DType::I32),
         (npy("<i4", "(2,)", &[1, 256].map(i32::to_le_bytes).concat()), DType::U8),
-        (npy("<f8", "(2,)", &[1.0, 1e39].map(f64::to_le_bytes).concat()), DType::F32),
+        (npy("<f8", "(2,)", &[1.0, 1e300].map(f64::to_le_bytes).concat()), DType::F32),
         (npy("<f4", "(2,)", &[1.0, f32::NAN].map(f32::to_le_bytes).concat()), DType::F32),
         (npy("<f8", "(2,)", &[1.0, f64::INFINITY].map(f64::to_le_bytes).concat()), DType::F64),
         (npy("<u8", "(2,)", &[1, u64::MAX].map(u64::to_le_bytes).concat()), DType::I32),
@@ -292,7 +292,12 @@ fn sizes_dtypes_and_ranges_are_checked_with_numbers_and_a_way_out() {
     ] {
         let error = one(&bytes, dtype, &[], None).unwrap_err();
         assert!(error.code.id == "E0506" && error.message.starts_with("record 1 "), "{}", error.message);
+        assert!(error.message.len() < 80, "{}", error.message);
     }
+    // No size of the dim fits a file without values; and sizes as Python 2 wrote them.
+    let empty = one(&npy("|u1", "(3, 0)", &[]), DType::U8, &[2], None).unwrap_err();
+    assert_eq!((empty.code.id, empty.helps.len()), ("E0504", 0));
+    assert!(one(&npy("|u1", "(3L, 2L)", &[0; 6]), DType::U8, &[2], None).is_ok());
 }
 
 fn write(folder: &Path, files: &[(&str, Vec<u8>)]) {

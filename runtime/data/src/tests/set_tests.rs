@@ -199,6 +199,16 @@ fn windows_over_a_stream() {
         code == "E0504" && message.contains("9 positions") && message.contains("`--dim seq=8`"),
         "{message}"
     );
+    // The input that reaches further says it, once.
+    let pair = DataCase::new()
+        .input("token", DType::I32, &[("seq", 9)])
+        .input("next", DType::I32, &[("seq", 9)])
+        .file("a.npy", &array(0..9));
+    let both = "[train]\ntoken = { file = 'a.npy', window = 'seq' }\nnext = { file = 'a.npy', window = 'seq', shift = 1 }\n";
+    let errors = pair.errors(both);
+    assert_eq!(errors.len(), 1, "{errors:?}");
+    let text = "`next` has 9 positions, too few for one window of `seq` = 9 moved by 1";
+    assert_eq!((errors[0].message.as_str(), errors[0].helps.len()), (text, 1));
     let (code, message) = long.message("[train]\ntoken = { file = 'a.npy', window = 'time' }\n");
     assert!(code == "E0504" && message.contains("`window = \"seq\"`"), "{message}");
 }

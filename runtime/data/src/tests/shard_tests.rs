@@ -1,7 +1,7 @@
 //! Shards, folders of images, damaged ones, and how fast they are read.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use super::test_case::{DataCase, raw, values};
+use super::test_case::{DataCase, npy, raw, values};
 use crate::*;
 use meshwright_plan::DType;
 use std::time::Instant;
@@ -88,6 +88,15 @@ fn members_of_one_name_are_an_example() {
         DataCase::new().input("image", DType::U8, &[("rows", 3), ("cols", 3)]).file("s.tar", &shard(0..1));
     let (code, message) = wrong.message("[train]\nshards = 's.tar'\nimage = { member = 'png' }\n");
     assert!(code == "E0504" && message.contains("2 rows, 3 columns and 1 channels"), "{message}");
+}
+
+/// An array without dims is the number of one example.
+#[test]
+fn a_member_may_be_one_number() {
+    let one = |n: i32| (format!("{n}.npy"), npy("<i4", "False", "()", &n.to_le_bytes()));
+    let case = DataCase::new().input("label", DType::I32, &[]).file("s.tar", &tar(&[one(4), one(7)]));
+    let set = case.load("[train]\nshards = 's.tar'\nlabel = { member = 'npy' }\n").unwrap();
+    assert_eq!(labels(&set), [4, 7]);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use crate::*;
+use meshwright_diag::Diagnostic;
 use meshwright_files::Checked;
 use meshwright_plan::{DType, Dim, Dims, InputDecl};
 use std::path::Path;
@@ -55,10 +56,18 @@ impl DataCase {
     }
 
     pub(super) fn load_split(&self, toml: &str, split: &str) -> Checked<Dataset> {
+        self.loaded(toml, split).map_err(|mut e| Box::new(e.remove(0)))
+    }
+
+    pub(crate) fn errors(&self, toml: &str) -> Vec<Diagnostic> {
+        self.loaded(toml, "train").unwrap_err()
+    }
+
+    fn loaded(&self, toml: &str, split: &str) -> Result<Dataset, Vec<Diagnostic>> {
         let places = Places::new();
         let (inputs, dims) = (&self.inputs, &self.dims);
         let binding = InputBinding { inputs, dims, places: &places, allow_nonfinite: self.allow_nonfinite };
-        load(&self.found(toml)?, split, &binding).map_err(|mut e| Box::new(e.remove(0)))
+        load(&self.found(toml).map_err(|e| vec![*e])?, split, &binding)
     }
 
     pub(crate) fn load(&self, toml: &str) -> Checked<Dataset> {

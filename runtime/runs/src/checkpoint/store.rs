@@ -67,15 +67,23 @@ pub enum Which {
     Step(u64),
 }
 
+/// As `--from` has it; the newest is what is taken without.
+impl std::fmt::Display for Which {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Which::Newest => f.write_str("the newest"),
+            Which::Best => f.write_str("best"),
+            Which::Step(step) => write!(f, "{step}"),
+        }
+    }
+}
+
 /// Refuses to choose among the checkpoints of one file.
 pub fn one_only(file: &Path, which: Which) -> Checked<()> {
-    let chosen = match which {
-        Which::Newest => return Ok(()),
-        Which::Best => "best".to_string(),
-        Which::Step(step) => step.to_string(),
-    };
-    let message =
-        format!("`--from {chosen}`, but `{}` is a file, which holds one checkpoint", file.display());
+    if which == Which::Newest {
+        return Ok(());
+    }
+    let message = format!("`--from {which}`, but `{}` is a file, which holds one checkpoint", file.display());
     Err(Box::new(
         Diagnostic::error(codes::E0516, message).help("leave `--from` out, or name the folder of the run"),
     ))

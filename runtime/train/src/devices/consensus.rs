@@ -76,7 +76,7 @@ pub(crate) fn abort_on_error<T>(processes: &Processes, ended: Result<T, Failure>
 /// # Errors
 ///
 /// E0526, the same on all processes, with the first name whose value differs, and by how much.
-pub(crate) fn check_same_configuration(
+pub fn check_same_configuration(
     processes: &Processes,
     mine: &SortedMap<String, String>,
 ) -> Result<(), Failure> {

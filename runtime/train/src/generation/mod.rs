@@ -18,6 +18,7 @@ use crate::devices::{restore_but, start};
 use crate::failure::Failure;
 use crate::inference::{asked, checkpoint_of, oddities};
 use crate::project::Project;
+use crate::training::session::shown;
 use beams::{FinishedBeam, PromptBeams};
 use choice::Logits;
 use generation_request::Question;
@@ -65,13 +66,17 @@ fn generated(
     let q = agree_on_result(processes, "the prompts", ready)?;
     let checkpoint = checkpoint_of(e)?;
     let mut cluster = agree_on_result(processes, "the devices", start(&q.project, e.cores, &e.devices))?;
+    let search = options.beams.as_ref();
     let more = [
         ("`--prompt`", options.prompts.join("\n")),
         ("`--seed`", options.seed.to_string()),
-        (
-            "how tokens are chosen",
-            format!("{:?}, {:?}, {}", options.sampling, options.beams, options.max_tokens),
-        ),
+        ("`--max-tokens`", options.max_tokens.to_string()),
+        ("`--temperature`", options.sampling.temperature.to_string()),
+        ("`--top-k`", shown(options.sampling.top_k)),
+        ("`--top-p`", shown(options.sampling.top_p)),
+        ("`--beams`", shown(search.map(|b| b.width))),
+        ("`--length-penalty`", shown(search.map(|b| b.length_penalty))),
+        ("`--num-results`", shown(search.map(|b| b.results))),
     ];
     check_same_configuration(processes, &asked(e, None, None, &more))?;
     let programs = Programs::of(&q, options, &mut cluster, sources);

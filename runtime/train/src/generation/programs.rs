@@ -194,7 +194,7 @@ impl BranchProgram {
         project: &Project,
         (cluster, sources): (&mut Cluster, &Sources),
     ) -> Result<BranchProgram, Failure> {
-        let (Some(branching), Some(row)) = (branch(&from.decoding, &to.decoding), to.decoding.row) else {
+        let (Some(mut branching), Some(row)) = (branch(&from.decoding, &to.decoding), to.decoding.row) else {
             unreachable!("several texts have a dim that counts them");
         };
         let mut project = project.clone();
@@ -212,6 +212,8 @@ impl BranchProgram {
                 .collect();
             project.layout.rules.extend(of_held);
         }
+        // It has no loop, by which stages would be found, and the caches of all iterations.
+        project.layout.cut_stages(&mut branching.step.graph.dims);
         let program = load(cluster, compiled(&project, &branching.step, sources)?.plan, None)?;
         Ok(BranchProgram { branching, program })
     }

@@ -27,6 +27,7 @@ use meshwright_runs::settings::InitFrom;
 use meshwright_runs::settings::RunSettings;
 use meshwright_sorted::SortedMap;
 use serde::{Deserialize, Serialize};
+use std::fmt::Display;
 use std::sync::Arc;
 
 /// Needs of every process before a run can begin.
@@ -71,13 +72,40 @@ impl Requirements {
             let set = set.as_ref().map(|t| format!("{} examples ({})", t.records(), t.fingerprint()));
             asked.insert(what.into(), set.unwrap_or_else(|| "none".into()));
         }
-        asked.insert("its policies".into(), format!("{:?}, {:?}", options.saves, options.evaluation));
-        asked.insert("`--from`".into(), format!("{:?}", options.from));
-        // Its path may differ, since the first process alone writes it.
+        asked.extend(policies(options).map(|(name, value)| (name.into(), value)));
+        asked.insert("`--from`".into(), options.from.to_string());
+        // Their paths may differ, since the first process alone writes there. That it does decides what all exchange.
         asked.insert("`--metrics-file`".into(), options.metrics_file.is_some().to_string());
-        asked.insert("`--init`".into(), format!("{:?}", options.init));
+        asked.insert("`--no-save`".into(), options.run.is_none().to_string());
+        asked.insert("`--trace`".into(), options.trace.is_some().to_string());
+        let traced = options.trace.as_ref().and_then(|t| t.steps.as_ref());
+        asked.insert("`--trace-steps`".into(), shown(traced.map(|s| format!("{}..{}", s.start(), s.end()))));
+        let init = options.init.as_ref();
+        asked.insert("`--init`".into(), shown(init.map(|i| i.path.display())));
+        asked.insert("`--init-map`".into(), shown(init.map(|i| i.map.join(", ")).filter(|m| !m.is_empty())));
+        asked.insert("`--from` of `--init`".into(), shown(init.map(|i| i.which)));
         asked
     }
+}
+
+/// When a run saves and evaluates, by option.
+fn policies(options: &TrainOptions) -> [(&'static str, String); 8] {
+    let (saves, evaluation) = (&options.saves, &options.evaluation);
+    [
+        ("`--checkpoint-every`", shown(saves.every)),
+        ("`--keep`", saves.keep.to_string()),
+        ("`--keep-best`", shown(saves.best.as_ref())),
+        ("`--eval-every`", shown(evaluation.every)),
+        ("`--patience`", shown(evaluation.patience)),
+        ("`--monitor`", evaluation.monitor.to_string()),
+        ("`--validation`", shown(evaluation.validation)),
+        ("`--peak-flops`", shown(options.policies.peak_flops)),
+    ]
+}
+
+/// An option's value for a message.
+pub(crate) fn shown(value: Option<impl Display>) -> String {
+    value.map_or("none".into(), |v| v.to_string())
 }
 
 /// Checks that the data of a run has what it trains on: at least one whole batch. Nothing is compiled.
@@ -117,7 +145,11 @@ fn has_whole_batch(project: &Project, set: &Dataset, examples: usize) -> Result<
     let message =
         format!("`{name}` = {examples}, but there are only {records} examples: not one whole batch");
     let d = Diagnostic::error(codes::E0516, message);
-    Err(d.help(format!("take a smaller batch: `--dim {name}={records}`")).into())
+    Err(match records {
+        0 => d,
+        _ => d.help(format!("take a smaller batch: `--dim {name}={records}`")),
+    }
+    .into())
 }
 
 /// The Plan of a training step.

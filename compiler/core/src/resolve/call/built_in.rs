@@ -113,7 +113,7 @@ impl<'a> Resolver<'a> {
         places: &Places<'_, '_>,
         span: Span,
     ) -> Val {
-        if !self.integers_fit(f.name, places.operands) {
+        if !self.numbers_fit(f.name, places.operands) {
             return Val::Poison;
         }
         self.make_at(places, span, |g| f.call(g, call))

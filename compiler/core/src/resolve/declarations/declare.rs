@@ -49,6 +49,15 @@ impl<'a> Resolver<'a> {
             self.define(&p.name, Val::Poison);
             return;
         };
+        let numbers = match init {
+            Init::Constant(x) => [x, x],
+            Init::Uniform { low, high } => [low, high],
+            Init::Normal { mean, std } | Init::TruncatedNormal { mean, std } => [mean, std],
+        };
+        if !numbers.into_iter().all(|x| self.holds(x, (dtype, "a first value"), p.init.span)) {
+            self.define(&p.name, Val::Poison);
+            return;
+        }
         let path = self.scope().declared_path(&p.name.text);
         let leaf = match variety {
             Variety::Param => InputOpKind::Param { path: path.clone(), init },

@@ -121,6 +121,7 @@ fn values_along_the_example_dim_are_of_each_batch() {
     // A value carried from example to example is another one in another batch.
     let (how, told) = found("let z = 1 scan batch { z = z * 2 let all = z } metric a = sum[batch](all)");
     assert!(how.unwrap() == [Accumulate::Mean] && told.starts_with("E0206 `a`"), "{told}");
+    assert!(told.contains("mixes the examples of a batch: a loop over `batch`"), "{told}");
     // A parameter along it is the same in all batches.
     let (found, told) = found("param p[batch] = 1 metric a = sum[batch](p)");
     assert_eq!((found.unwrap(), told.as_str()), (vec![Accumulate::Same], ""));

@@ -319,3 +319,32 @@ fn words_in_wrong_places_do_not_panic() {
     }
     assert!(resolved > 50 && refused > 500, "{resolved} {refused}");
 }
+
+/// In `f32` such a number would be infinite; that what fits is rounded is no error.
+#[test]
+fn numbers_that_f32_does_not_hold() {
+    same(
+        &body(
+            "let a = x * 1e40 let b = where(x < 100, -1e300, x) let c = x + 3.4028235e38 let z = 1e39 repeat d { z = z * 2 } output o = 1e40",
+        ),
+        "E0202 `*` of f32 and 1e40: the number does not fit
+          ^ `1e40`: f32 holds -3.4028235e38 to 3.4028235e38
+          - `x`: this is f32 [batch d]
+          help: write a number that f32 holds, such as `1e30`; or compute in f64: `--precision f64`
+        E0202 `where` of f32 and -1e300: the number does not fit
+          ^ `-1e300`: f32 holds -3.4028235e38 to 3.4028235e38
+          - `x`: this is f32 [batch d]
+          help: write a number that f32 holds, such as `-1e30`; or compute in f64: `--precision f64`
+        E0202 `z` is 1e39 and of f32: the number does not fit
+          ^ `z`: f32 holds -3.4028235e38 to 3.4028235e38
+          help: write a number that f32 holds, such as `1e30`; or compute in f64: `--precision f64`
+        E0202 1e40 as a value of f32: the number does not fit
+          ^ `1e40`: f32 holds -3.4028235e38 to 3.4028235e38
+          help: write a number that f32 holds, such as `1e30`; or compute in f64: `--precision f64`",
+    );
+    for first in ["1e40", "normal(0, 1e39)", "uniform(-1e300, 0)"] {
+        let told = body(&format!("param w[d] = {first}"));
+        assert!(told.contains("as a first value of f32: the number does not fit"), "{told}");
+    }
+    assert!(body("let c = x + 3.4028235e38 let b = x * -1e30").is_empty());
+}

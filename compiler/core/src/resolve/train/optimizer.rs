@@ -163,7 +163,7 @@ impl<'a> Resolver<'a> {
             Hyper::Off => Some(Chosen::Off),
             Hyper::Value(id) => Some(Chosen::Scalar(id, None)),
             Hyper::Number(n) => {
-                self.constant(Konst::Num(n), call).map(|id| Chosen::Scalar(id, Some(n.f64())))
+                self.float_setting(Konst::Num(n), call).map(|id| Chosen::Scalar(id, Some(n.f64())))
             }
         }
     }

@@ -35,7 +35,8 @@ pub(in crate::commands) fn timed(
 }
 
 fn model(args: &BenchModelArgs, console: &mut Console) -> Result<(), Stop> {
-    let (project, sources, devices) = project::load_for(&args.devices, &args.project.options(), console)?;
+    let (project, sources, devices) =
+        project::load_for((&args.devices, "bench model"), &args.project.options(), console)?;
     let options = BenchOptions {
         steps: args.steps as usize,
         warmup: args.warmup as usize,

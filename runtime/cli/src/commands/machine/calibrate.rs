@@ -2,6 +2,7 @@
 
 use super::bench_collectives::mesh_of_option;
 use crate::args::{CalibrateArgs, DeviceChoice, DevicesArgs};
+use crate::commands::project::COMMAND;
 use crate::launch::{devices, mesh_fits, nvidia};
 use crate::output::console::Console;
 use crate::output::progress::bar;
@@ -30,7 +31,8 @@ pub(crate) fn run(args: &CalibrateArgs, console: &mut Console) -> Result<(), Sto
     if args.device == DeviceChoice::CubeclCpu {
         return Err(Stop::Usage("`--device cubecl-cpu` is for tests, and has no times to measure".into()));
     }
-    let devices = devices(&DevicesArgs { device: Some(args.device), ..DevicesArgs::default() }, console)?;
+    let threads = DevicesArgs { device: Some(args.device), ..DevicesArgs::default() };
+    let devices = devices(&threads, &[(COMMAND, "machine calibrate".into())], console)?;
     let mesh = match &args.mesh {
         Some(text) => mesh_of_option(text, console)?,
         None => Mesh::new([("all", devices.processes.devices().unwrap_or_else(|| there(args.device)))]),

@@ -3,7 +3,7 @@
 use super::{estimate, passes};
 use crate::args::{CompareArgs, ComparePart, PassArgs, ProgramChoice, TableFormat};
 use crate::commands::machine::bench;
-use crate::commands::project;
+use crate::commands::project::{self, COMMAND};
 use crate::compare::{self, Comparison, Shown, Variant, VariantFit};
 use crate::launch;
 use crate::output::console::Console;
@@ -163,7 +163,7 @@ fn measure(
     found: &mut Variants,
     console: &mut Console,
 ) -> Result<(), Stop> {
-    let devices = launch::devices(&args.devices, console)?;
+    let devices = launch::devices(&args.devices, &[(COMMAND, "compare".into())], console)?;
     let options = BenchOptions {
         steps: args.steps as usize,
         warmup: args.warmup as usize,

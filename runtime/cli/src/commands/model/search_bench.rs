@@ -2,6 +2,7 @@
 
 use crate::args::LayoutSearchArgs;
 use crate::commands::machine::bench;
+use crate::commands::project::COMMAND;
 use crate::launch;
 use crate::output::console::Console;
 use crate::output::progress::bar;
@@ -79,7 +80,7 @@ impl CandidateBench<'_> {
             warmup: WARMUP,
             cores: self.args.cores.get(),
             seed: 0,
-            devices: launch::devices(&self.args.device, console)?,
+            devices: launch::devices(&self.args.device, &[(COMMAND, "search".into())], console)?,
             by: KernelsBy::Kernel,
             trace: None,
         };

@@ -1,5 +1,7 @@
 //! Runs of several MPI processes, started by `mpirun`: the numbers of threads, one voice, and an end when a rank dies.
 
+mod different_commands;
+
 use crate::support::{Numbers, SMALL, Said, apart, command, folder, run, tensors};
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
@@ -286,21 +288,6 @@ fn what_all_ranks_find_wrong_is_said_once() {
     assert_eq!(said.code, Some(1), "{}", said.err);
     assert_eq!(said.err.matches("error[E0302]").count(), 1, "{}", said.err);
     assert!(!said.err.contains("[rank"), "{}", said.err);
-}
-
-#[test]
-fn ranks_that_are_asked_for_different_things_are_named() {
-    let _one = alone();
-    let dir = folder(SMALL);
-    let data = dir.path().join("data").display().to_string();
-    let layout = ["--layout", "batch -> r; hidden -> c", "--steps", "3", "--set"];
-    let (one, other) = ([&layout[..], &["lr=0.1"]].concat(), [&layout[..], &["lr=0.2"]].concat());
-    let (one, other) = (small(&data, "", &one), small(&data, "", &other));
-    let job = job(&[(2, &one), (1, &other), (1, &one)]).spawn().unwrap();
-    let said = ended(job, Duration::from_secs(60), String::new());
-    assert_eq!(said.code, Some(1), "{}", said.err);
-    assert_eq!(said.err.matches("error[E0526]").count(), 1, "{}", said.err);
-    assert!(said.err.contains("rank 2 of the run has `lr` = 0.2, rank 0 has 0.1"), "{}", said.err);
 }
 
 #[test]
