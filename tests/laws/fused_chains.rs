@@ -59,17 +59,12 @@ fn equations([rows, columns]: [usize; 2]) -> (Graph, Bound, Vec<(&'static str, I
     let (grouped, through_groups) = through_groups(&mut g, [x, u, dz, t], [r, k, h]);
     // Halves of rows that change places, parts of them, and rows with zeros around: what begins in the middle of a row is read
     // there, or copied.
-    let (turned, moved) = turned(&mut g, x, c);
-    let (rotated, back) = rotated(&mut g, [x, y], c);
+    let turned = turned(&mut g, [x, y], c);
     // Rows of which what is made is written.
     let graded = g.op(CrossEntropyGrad { dim: c }, &[x, label, sums]);
-    let outputs = vec![
+    let mut outputs = vec![
         ("hidden", hidden),
         ("through", through),
-        ("turned", turned),
-        ("moved", moved),
-        ("rotated", rotated),
-        ("back", back),
         ("grouped", grouped),
         ("through_groups", through_groups),
         // The sums of a left factor along two dims.
@@ -95,11 +90,13 @@ fn equations([rows, columns]: [usize; 2]) -> (Graph, Bound, Vec<(&'static str, I
         ("greatest", g.reduce(Monoid::Max, shifted, &[r])),
         ("least", g.reduce(Monoid::Min, y, &[c])),
     ];
+    outputs.extend(turned);
     (g, bound, outputs, [r, c])
 }
 
-/// `[-second half, first half]` of each row, and rows among zeros, with themselves three later among halves.
-fn turned(g: &mut Graph, x: Id, c: Dim) -> (Id, Id) {
+/// `[-second half, first half]` of each row, rows among zeros, with themselves three later among halves, and turned halves.
+fn turned(g: &mut Graph, [x, y]: [Id; 2], c: Dim) -> [(&'static str, Id); 4] {
+    let (rotated, back) = rotated(g, [x, y], c);
     let columns = g.dims.size(c);
     let (first, second) = (columns / 2, columns - columns / 2);
     let [a, b, long] = [("a", first.max(1)), ("b", second), ("long", columns + 8)]
@@ -110,14 +107,15 @@ fn turned(g: &mut Graph, x: Id, c: Dim) -> (Id, Id) {
     let moved = part(g, long, 0);
     let later = g.op(Shift { from: c, to: long, start: -3, fill: 0.5 }, &[x]);
     let moved = g.sum_of(&[moved, later]);
-    let (front, back) = (part(g, a, 0), part(g, b, first));
-    let back = g.unary(&NEG, back);
+    let (front, minus) = (part(g, a, 0), part(g, b, first));
+    let minus = g.unary(&NEG, minus);
     let both = g.dims.add("both", first.max(1) + second);
-    (g.op(Concat { parts: vec![b, a], to: both }, &[back, front]), moved)
+    let turned = g.op(Concat { parts: vec![b, a], to: both }, &[minus, front]);
+    [("turned", turned), ("moved", moved), ("rotated", rotated), ("back", back)]
 }
 
-/// Both halves of each row, turned as rotary positions turn them: parts that are computed where they are joined. Those of the second
-/// result lie among zeros, and are added.
+/// Both halves of each row, turned as rotary positions turn them: parts that are computed where they are joined. Those of the
+/// second result lie among zeros, and are added.
 fn rotated(g: &mut Graph, [x, y]: [Id; 2], c: Dim) -> (Id, Id) {
     let first = g.dims.size(c) / 2;
     let size = first.max(1);

@@ -8,7 +8,7 @@ use crate::passes::normalize::rebuild_in;
 use crate::step::step_graph::StepGraph;
 use meshwright_diag::{Diagnostic, Span, codes};
 use meshwright_ops::{Crossing, Graph, Id, Kind, Source};
-use meshwright_plan::{Cuts, Dim};
+use meshwright_plan::Dim;
 use meshwright_sorted::{SortedMap, SortedSet};
 
 /// The dims of a program with stages.
@@ -34,10 +34,7 @@ pub(crate) fn planned(step: &mut StepGraph, layout: &Layout) -> Option<(Stages, 
         return None;
     }
     let dims = &mut step.graph.dims;
-    if let Some(lengths) = &pipeline.lengths {
-        let (axes, lengths, chunks) = (pipeline.axes.clone(), lengths.clone(), layout.order.chunks());
-        dims.cut(pipeline.dim, Cuts { axes, lengths, chunks });
-    }
+    layout.cut_stages(dims);
     let count: usize = pipeline.axes.iter().map(|a| layout.mesh.size(*a)).product();
     let first = dims.make("first_stage", 1, Some(pipeline.dim));
     let last = dims.make("last_stage", count, Some(pipeline.dim));

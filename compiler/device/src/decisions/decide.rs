@@ -111,7 +111,8 @@ fn fused(lowering: &mut Lowering<'_>, groups: fn(&Lowering<'_>) -> Vec<FusedGrou
 fn inlined(lowering: &mut Lowering<'_>) -> bool {
     let computes = |i: &_, value| lowering.computes(i, value);
     let writes = |s: &_| lowering.groups(s).is_some();
-    lowering.decisions.inlined = InlinedValues::of(&lowering.uses, &lowering.decisions.fused, computes, writes);
+    lowering.decisions.inlined =
+        InlinedValues::of(&lowering.uses, &lowering.decisions.fused, computes, writes);
     !lowering.decisions.inlined.values.is_empty()
 }
 

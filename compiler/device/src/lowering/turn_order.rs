@@ -4,7 +4,7 @@ use crate::error::LoweringError;
 use crate::launch::{Launch, LaunchKind, LoopLaunch};
 use crate::slot::{LaunchId, Slots};
 use crate::turns::Turn;
-use burn_ir::{TensorId, TensorIr, TensorStatus};
+use burn_ir::{TensorId, TensorStatus};
 use meshwright_plan::actions::Action;
 use meshwright_plan::{Axis, IdVec, Plan, Prim, Step};
 use meshwright_sorted::{SortedMap, SortedSet};
@@ -74,17 +74,8 @@ pub(super) fn in_order_of_schedule(
             // So its start is needed, too.
             needed.extend(written_by((launches, slots), start));
         }
-        let launch = &mut launches[id];
-        frees.append(&mut launch.frees);
-        let ends = |t: &TensorIr| t.status == TensorStatus::ReadWrite && used.contains(&t.id);
-        let carried = match &launch.kind {
-            LaunchKind::Loop(of) => of.carries.iter().filter(|c| c.ends).map(|c| c.start).collect(),
-            _ => vec![],
-        };
-        let taken = carried.into_iter().flat_map(|buf| slots.of_buffer(buf)).any(|id| used.contains(&id));
-        if taken || launch.reads.iter().any(ends) {
-            return Err(LoweringError::Plan("a pass takes what another pass reads".into()));
-        }
+        frees.append(&mut launches[id].frees);
+        frees.extend(lent(launches, slots, id, &used));
         before.push(id);
     }
     let given = |of: &LoopLaunch| of.carries.iter().flat_map(|c| slots.of_buffer(c.last)).collect::<Vec<_>>();
@@ -120,6 +111,51 @@ fn taken(
         _ => None,
     });
     loops.unzip()
+}
+
+/// Makes a launch read what it takes of some tensors, whose lifetime ends later: these.
+fn lent(
+    launches: &mut IdVec<LaunchId, Launch>,
+    slots: &Slots,
+    id: LaunchId,
+    used: &SortedSet<TensorId>,
+) -> Vec<TensorId> {
+    let (launch, mut all) = (&mut launches[id], vec![]);
+    for read in launch.reads.iter_mut().filter(|t| used.contains(&t.id)) {
+        if std::mem::replace(&mut read.status, TensorStatus::ReadOnly) == TensorStatus::ReadWrite {
+            all.push(read.id);
+        }
+    }
+    let mut inner = vec![];
+    match &mut launch.kind {
+        LaunchKind::Burn(burn) => {
+            let used: Vec<TensorId> = used.iter().copied().collect();
+            let marked = burn.graph.operations.iter_mut().flat_map(|o| o.mark_read_only(&used));
+            all.extend(marked.map(|t| t.id));
+        }
+        LaunchKind::Loop(of) => {
+            for carry in of.carries.iter_mut().filter(|c| c.ends) {
+                let own: Vec<TensorId> =
+                    slots.of_buffer(carry.start).filter(|id| used.contains(id)).collect();
+                carry.ends = own.is_empty();
+                all.extend(own);
+            }
+        }
+        LaunchKind::Collective(of) => {
+            inner.extend(of.pack.iter().chain(&of.unpack).copied());
+            for piece in of.calls.iter_mut().flat_map(|c| &mut c.send).filter(|p| p.ends) {
+                let own = piece.tensor.filter(|id| used.contains(id));
+                piece.ends = own.is_none();
+                all.extend(own);
+            }
+        }
+        LaunchKind::Wait { unpack, .. } => inner.extend(unpack.iter().copied()),
+        LaunchKind::Kernel(_) | LaunchKind::Free => {}
+    }
+    for id in inner {
+        all.extend(lent(launches, slots, id, used));
+    }
+    all
 }
 
 /// The tensors that a launch outside of loops writes. A wait and its collective both write the received tensor.
