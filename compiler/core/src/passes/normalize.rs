@@ -106,16 +106,9 @@ fn expand_where(step: &StepGraph, wanted: &dyn Fn(&Graph, Id, ExpandWhen) -> boo
     })
 }
 
-/// Computes what is known: scalars of constants, factors of 1, several constant factors of one product, and what a loop sums if
-/// no iteration changes it.
+/// Computes what is known: scalars of constants, factors of 1, several constant factors of one product.
 pub fn constants(step: &StepGraph) -> StepGraph {
-    rebuild(step, |g, mut node, _| {
-        // What a sum over iterations leaves of the value that it was added to.
-        while let (Kind::Add, Some(of)) = (node.op.kind(), node.scope)
-            && node.inputs.iter().all(|x| !g.within(g.node(*x).scope, Some(of)))
-        {
-            node.scope = g.repeats[of].parent;
-        }
+    rebuild(step, |g, node, _| {
         let known: Vec<Option<f64>> = node.inputs.iter().map(|i| g.constant_value(*i)).collect();
         let scalar = node.ty.dims.is_empty() && (node.ty.dtype.is_float() || node.ty.dtype.is_int());
         if scalar
