@@ -123,9 +123,9 @@ pub fn constants(step: &StepGraph) -> StepGraph {
         }
         if let Kind::Boundary(b) = node.op.kind()
             && b.how.leaves()
-            && !g.within(g.node(node.inputs[0]).scope, Some(b.of))
+            && let Some(x) = invariant(g, node.inputs[0], &node, b)
         {
-            return unchanged(g, &node, b);
+            return unchanged(g, Node { inputs: vec![x], ..node }, b);
         }
         if node.op.as_any().is::<Expand>() && same_type(g, &node) {
             return node.inputs[0];
@@ -140,8 +140,23 @@ fn same_type(g: &Graph, node: &Node) -> bool {
     of.dtype == node.ty.dtype && of.dims.len() == node.ty.dims.len()
 }
 
+/// What leaves a loop by `exit` if it is the same in all iterations: a value from around the loop, or a sum of such values. The
+/// sum, which is what a carried sum leaves of the value that it was added to, is made again behind the loop.
+fn invariant(g: &mut Graph, x: Id, exit: &Node, b: Boundary) -> Option<Id> {
+    let around = |x: Id| !g.within(g.node(x).scope, Some(b.of));
+    if around(x) {
+        return Some(x);
+    }
+    let sum = g.node(x);
+    let again = b.how == Crossing::Accumulate
+        && sum.op.kind() == Kind::Add
+        && sum.scope == Some(b.of)
+        && sum.inputs.iter().copied().all(around);
+    again.then(|| g.push(Node { scope: exit.scope, ..g.node(x).clone() }))
+}
+
 /// The exit from a loop of a value from around it, which is the same in all iterations.
-fn unchanged(g: &mut Graph, node: &Node, b: Boundary) -> Id {
+fn unchanged(g: &mut Graph, node: Node, b: Boundary) -> Id {
     let x = node.inputs[0];
     match b.how {
         Crossing::Stack => {
@@ -158,7 +173,7 @@ fn unchanged(g: &mut Graph, node: &Node, b: Boundary) -> Id {
         Crossing::Accumulate => {
             let times = g.op(Const::new(g.iterations(b.of) as f64, node.ty.dtype.wide()), &[]);
             let op = Arc::new(Contract { out: node.ty.dims.clone() });
-            g.push(Node { op, inputs: vec![x, times], ..node.clone() })
+            g.push(Node { op, inputs: vec![x, times], ..node })
         }
         _ => x,
     }
