@@ -45,6 +45,25 @@ def test_results_are_those_of_the_command(here):
     assert np.array_equal(session.predict(first)["class"], np.load("predicted.npy"))
 
 
+def test_warnings_are_those_of_the_command(here, capfd):
+    text = """dim batch = 8, d = 4
+model m {
+    input x[batch, d]: float
+    param w[d] = normal(0, 1)
+    output centered = x * w - mean[batch](x * w)
+    loss l = mean[batch, d](square(x * w - 1))
+}
+train m { minimize l optimizer sgd(lr = 0.1) }
+"""
+    session = mw.Project(mw.Model(text)).session()
+    given = {"x": np.zeros((8, 4), np.float32)}
+    session.predict(given, outputs=["centered"])
+    assert capfd.readouterr().err.count("warning") == 1
+    # It is said once.
+    session.predict(given, outputs=["centered"])
+    assert capfd.readouterr().err == ""
+
+
 def read_safetensors(file):
     import json
 

@@ -250,7 +250,7 @@ pub trait Op: DynEq + DynHash + Debug + Send + Sync {
         Precision::AsOperands
     }
 
-    /// In a program of `tf32`: the operands that it multiplies, and the same op with the factors rounded that it makes itself.
+    /// The operands that it multiplies, and the same op with the factors rounded that it makes itself, for a program of `tf32`.
     /// `None` of ops that make none.
     fn rounding(&self) -> Option<(Vec<usize>, Arc<dyn Op>)> {
         None

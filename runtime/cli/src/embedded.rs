@@ -3,11 +3,12 @@
 //! checkpoint.
 
 use crate::args::{Cli, Command, Format};
+use crate::commands::project::warn;
 use crate::commands::train::prepared;
 use crate::output::console::{Console, LAST_WORDS, TextSink};
 use crate::{connection, panics, run, signals, stop};
 use clap::Parser;
-use meshwright_diag::Sources;
+use meshwright_diag::{Diagnostic, Sources};
 use meshwright_train::{Failure, Project, TrainOptions};
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -90,11 +91,12 @@ fn told(format: Format, out: TextSink, ask: impl FnOnce(&mut Console) -> Result<
     Reply { code, said: kept.text(), found }
 }
 
-/// A project, its texts, and how `train` of these words would run it, but for the folder of a run.
+/// A project, its texts, and how `train` of these words would run it, but for the folder of a run; and what `train` would say of it
+/// beside that, such as warnings.
 ///
 /// # Errors
 /// What `train` would say of the words, the model, the layout and the devices.
-pub fn project(words: &[OsString]) -> Result<(Project, Sources, TrainOptions), Reply> {
+pub fn project(words: &[OsString]) -> Result<((Project, Sources, TrainOptions), String), Reply> {
     signals::left_to_caller();
     let Command::Train(args) = parsed(words)? else {
         let said = "error: these are not the words of `train`\n".into();
@@ -105,7 +107,19 @@ pub fn project(words: &[OsString]) -> Result<(Project, Sources, TrainOptions), R
         loaded = Some(prepared(&args, console)?);
         Ok(())
     });
-    loaded.ok_or(ended)
+    match loaded {
+        Some(loaded) => Ok((loaded, ended.said)),
+        None => Err(ended),
+    }
+}
+
+/// What the command would say of warnings.
+pub fn warned(warnings: &[Diagnostic], sources: &Sources) -> String {
+    let said = |console: &mut Console| {
+        warn(warnings, console, sources);
+        Ok(())
+    };
+    told(Format::Text, Box::new(io::sink()), said).said
 }
 
 /// What the command would say of a failure.
@@ -118,7 +132,7 @@ pub fn failed(failure: Failure, sources: &Sources) -> Reply {
 #[allow(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
-    use meshwright_diag::{Diagnostic, codes};
+    use meshwright_diag::codes;
 
     fn asked(words: &[&str]) -> (Reply, String) {
         let (out, words) = (SharedBytes::default(), words.iter().map(OsString::from).collect::<Vec<_>>());

@@ -23,7 +23,7 @@ impl Batches {
     fn new(py: Python<'_>, words: Vec<OsString>, split: &str) -> PyResult<Batches> {
         not_forked(py)?;
         let opened = py.detach(|| {
-            let (project, sources, options) = embedded::project(&words)?;
+            let ((project, sources, options), _) = embedded::project(&words)?;
             match BatchReader::open(&project, &options, split) {
                 Ok(reader) => Ok(Batches { reader, sources }),
                 Err(failure) => Err(embedded::failed(failure, &sources)),

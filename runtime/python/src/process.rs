@@ -15,6 +15,13 @@ fn raised<'py>(py: Python<'py>, function: &str, with: impl pyo3::call::PyCallArg
     made.map_or_else(|e| e, PyErr::from_value)
 }
 
+/// Prints to the program's standard error what the command would say beside its answer.
+pub(crate) fn say(py: Python<'_>, said: &str) -> PyResult<()> {
+    let stderr = py.import("sys")?.getattr("stderr")?;
+    // A program without a console has none.
+    if said.is_empty() || stderr.is_none() { Ok(()) } else { stderr.call_method1("write", (said,)).map(drop) }
+}
+
 /// The process that has used this first: threads that were started then are in no fork of it.
 static USED_BY: OnceLock<u32> = OnceLock::new();
 

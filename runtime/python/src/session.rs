@@ -1,7 +1,7 @@
 //! A project on its devices, stepped by Python.
 
 use crate::arrays::{ArrayBatch, array_of, numpy_name};
-use crate::process::{failed, is_forked, not_forked};
+use crate::process::{failed, is_forked, not_forked, say};
 use meshwright_cli::embedded::{self, Reply};
 use meshwright_diag::{Diagnostic, Sources, codes};
 use meshwright_runs::checkpoint::Which;
@@ -46,12 +46,13 @@ impl Session {
     fn new(py: Python<'_>, words: Vec<OsString>) -> PyResult<Session> {
         not_forked(py)?;
         let started = py.detach(|| {
-            let (project, sources, options) = embedded::project(&words)?;
+            let ((project, sources, options), said) = embedded::project(&words)?;
             let known = sources.clone();
             let session = StepSession::start(project, sources, options);
-            session.map_err(|failure| embedded::failed(failure, &known))
+            Ok((session.map_err(|failure| embedded::failed(failure, &known))?, said))
         });
-        let session = started.map_err(|ended| failed(py, &ended))?;
+        let (session, said) = started.map_err(|ended: Reply| failed(py, &ended))?;
+        say(py, &said)?;
         let step_needs = session.step_needs().ok();
         let open = Mutex::new(Some(Open { session, predictions: BTreeMap::new() }));
         Ok(Session { open, step_needs, process: std::process::id() })
@@ -113,14 +114,16 @@ impl Session {
     ) -> PyResult<Bound<'py, PyDict>> {
         let batch = ArrayBatch::of(batch)?;
         let asked = (outputs, values, batch.examples());
-        let (prediction, needs) = self.with(py, |open| match open.predictions.get(&asked) {
-            Some(known) => Ok(known.clone()),
+        let ((prediction, needs), said) = self.with(py, |open| match open.predictions.get(&asked) {
+            Some(known) => Ok((known.clone(), String::new())),
             None => {
                 let (prediction, needs) = open.session.prediction(&asked.0, &asked.1, asked.2)?;
+                let said = embedded::warned(&prediction.warnings, open.session.sources());
                 let made = (Arc::new(prediction), needs);
-                Ok(open.predictions.entry(asked).or_insert(made).clone())
+                Ok((open.predictions.entry(asked).or_insert(made).clone(), said))
             }
         })?;
+        say(py, &said)?;
         let given = self.taken(py, &needs, &batch)?;
         let found = self.with(py, |open| open.session.predict(&prediction, given))?;
         py.check_signals()?;

@@ -31,7 +31,7 @@ pub fn assign(step: StepGraph) -> StepGraph {
         return super::tf32_factors::rounded(&step);
     }
     let Some(half) = step.float.half() else { return step };
-    let choices = choices(&step, half).1;
+    let (natures, choices) = choices(&step, half);
     let mut history = ScaleHistory::of(&step);
     let mut out = rebuild(&step, |g, mut node, id| {
         let choice = choices[id];
@@ -56,6 +56,14 @@ pub fn assign(step: StepGraph) -> StepGraph {
                     };
                     g.nodes[*x].origin.layer = true;
                 }
+            }
+        }
+        // Attention reads what it multiplies as it is stored, but data in the half type, as a product does.
+        let inside = matches!(precision(&step.graph, id), Precision::Inside | Precision::Rounded);
+        let multiplied = if inside { node.op.rounding().map_or(vec![], |r| r.0) } else { vec![] };
+        for k in multiplied {
+            if natures[step.graph.node(id).inputs[k]] == PrecisionClass::Neutral {
+                node.inputs[k] = cast(g, node.inputs[k], half, &node.origin);
             }
         }
         if choice.narrow {
@@ -227,7 +235,10 @@ fn forward(
         (Kind::Input(_) | Kind::Rematerializable(_), _) => (PrecisionClass::Neutral, None),
         (_, Precision::Full) => (PrecisionClass::Wide, Some(DType::F32)),
         (_, Precision::Sums | Precision::Inside) => (PrecisionClass::Wide, None),
-        (_, Precision::Rounded) => (prevailing(&|_| true).unwrap_or(PrecisionClass::Neutral), None),
+        (_, Precision::Rounded) => match prevailing(&|_| true) {
+            Some(PrecisionClass::Neutral) => (PrecisionClass::Narrow, None),
+            known => (known.unwrap_or(PrecisionClass::Neutral), None),
+        },
         (_, Precision::Products | Precision::Entries) => {
             let factors = prevailing(&|x| !g.ty(*x).dims.is_empty()).or_else(|| prevailing(&|_| true));
             match factors {

@@ -14,7 +14,7 @@ pub(crate) mod model;
 pub(crate) mod new;
 pub(crate) mod new_run;
 pub(crate) mod predict;
-mod project;
+pub(crate) mod project;
 pub(crate) mod report;
 pub(crate) mod runs;
 pub(crate) mod shipped_files;

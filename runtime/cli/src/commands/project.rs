@@ -74,7 +74,7 @@ pub(super) fn load_of_run(
 }
 
 /// Says what there is to say about an evaluation or a prediction that is about to run; its errors come when it does.
-pub(super) fn warn(found: &[Diagnostic], console: &mut Console, sources: &Sources) {
+pub(crate) fn warn(found: &[Diagnostic], console: &mut Console, sources: &Sources) {
     if console.leads() && !has_errors(found) {
         console.diagnostics(found, sources);
     }

@@ -38,9 +38,7 @@ pub(crate) fn run(args: &TrainArgs, console: &mut Console) -> Result<(), Stop> {
     let goes_on = loaded.recorded.as_ref().map_or(Ok(()), |r| r.resumable().map_err(Failure::from));
     let goes_on = agree_on_result(console.processes(), "the run", goes_on);
     goes_on.map_err(|f| console.failed(f, &Sources::new()))?;
-    let mut found = loaded.project.evaluation().1;
-    found.extend(refused_outputs(&loaded.project.program));
-    project::warn(&found, console, &loaded.sources);
+    warn_of_answers(&loaded, console);
     let claimed = match (&args.run, &args.project.model) {
         (None, Some(model)) if !args.no_save => {
             let new = claim(model, console.processes());
@@ -88,8 +86,16 @@ pub(crate) fn prepared(
     let model = args.project.model.as_deref().ok_or_else(|| *no_run(Path::new("")));
     let loaded =
         project::load_of_run((&args.data.devices, &command(args)), &args.options(), None, model, console)?;
+    warn_of_answers(&loaded, console);
     let options = options(args, &loaded, args.run.clone(), console)?;
     Ok((loaded.project, loaded.sources, options))
+}
+
+/// Warns of what an evaluation or a prediction of the model will not give.
+fn warn_of_answers(loaded: &OfRun, console: &mut Console) {
+    let mut found = loaded.project.evaluation().1;
+    found.extend(refused_outputs(&loaded.project.program));
+    project::warn(&found, console, &loaded.sources);
 }
 
 /// What decides which messages the processes exchange until they compare all settings. The folders that they name may differ.

@@ -19,7 +19,7 @@ use crate::training::step_metrics::StepOf;
 use crate::training::totals::Totals;
 use crate::training::utilization::Utilization;
 use meshwright_core::Evaluation;
-use meshwright_diag::Sources;
+use meshwright_diag::{Diagnostic, Sources};
 use meshwright_exec::{Cluster, ExampleDraws, HostTensor};
 use meshwright_plan::random::FIXED_SEED;
 use meshwright_runs::checkpoint::Which;
@@ -62,6 +62,8 @@ pub struct OpenPrediction {
     project: Project,
     prediction: Evaluation,
     program: LoadedProgram,
+    /// What is to be known of the outputs.
+    pub warnings: Vec<Diagnostic>,
 }
 
 impl StepSession {
@@ -223,11 +225,11 @@ impl StepSession {
             ..PredictOptions::default()
         };
         let project = wanted(&self.project.with_batch(examples)?, &asked)?;
-        let (prediction, _) = prediction(&project)?;
+        let (prediction, warnings) = prediction(&project)?;
         let plan = compiled(&project, &prediction.step, &self.sources)?.plan;
         let program = load(&mut self.cluster, plan, None)?;
         let needs = BatchNeeds::new(&program, &project, self.options.allow_nonfinite);
-        Ok((OpenPrediction { project, prediction, program }, needs))
+        Ok((OpenPrediction { project, prediction, program, warnings }, needs))
     }
 
     /// The outputs of a batch.
@@ -239,7 +241,7 @@ impl StepSession {
         open: &OpenPrediction,
         given: GivenBlocks,
     ) -> Result<Vec<PredictedOutput>, Failure> {
-        let OpenPrediction { project, prediction, program } = open;
+        let OpenPrediction { project, prediction, program, .. } = open;
         let draws = ExampleDraws { seed: 0, first: 0 };
         let report = self.cluster.run_drawing(program.id, draws, &provide(program, given.0))?;
         let rows = &prediction.step.outputs[prediction.accumulate.len()..];
