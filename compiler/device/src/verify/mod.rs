@@ -53,7 +53,24 @@ fn stacks(device: &DevicePlan) -> SortedSet<TensorId> {
     let updates = |launch: &&Launch| matches!(launch.kind, LaunchKind::Kernel(Kernel::IterationUpdate(_)));
     // Before and after the update: the next value is made while the stack still has its name from this iteration.
     let names = |launch: &Launch| [launch.reads.first(), launch.writes.first()].map(|t| t.map(|t| t.id));
-    device.launches.iter().filter(updates).flat_map(names).flatten().collect()
+    let mut all: SortedSet<TensorId> =
+        device.launches.iter().filter(updates).flat_map(names).flatten().collect();
+    // In front of the loop too: the first value of another carry may be overwritten by one that is put there.
+    let tensors = |buf| device.slots.of_buffer(buf);
+    let loops = device.launches.iter().filter_map(|launch| match &launch.kind {
+        LaunchKind::Loop(of) => Some(of),
+        _ => None,
+    });
+    let carries: Vec<_> = loops.flat_map(|of| &of.carries).collect();
+    loop {
+        let known = all.len();
+        let carried = carries.iter().filter(|c| tensors(c.current).any(|id| all.contains(&id)));
+        let starts: Vec<TensorId> = carried.flat_map(|c| tensors(c.start)).collect();
+        all.extend(starts);
+        if all.len() == known {
+            return all;
+        }
+    }
 }
 
 /// Stored values of a stack lie at their positions, in order within a chunk.
