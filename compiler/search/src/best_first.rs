@@ -33,6 +33,8 @@ const AT_ONCE: usize = 8;
 const FAR: f64 = 0.9;
 /// Programs after which neighbors come even where no candidate had the lowest bound yet.
 const PATIENCE: u64 = 16;
+/// Nodes after which a search asks whether to stop.
+const ASKED_AFTER: usize = 64;
 /// Candidates that a search begins with, before it asks whether to stop.
 const STARTS: usize = 8;
 
@@ -130,17 +132,19 @@ impl<'a> Search<'a> {
     /// Where a Plan cannot be estimated.
     pub fn run(mut self, limits: &mut Limits<'_>) -> Result<SearchOutcome, EstimateError> {
         self.run_all(self.starts(), limits.cores)?;
+        if self.outcome.found.is_empty() {
+            self.run_all(self.idle(), limits.cores)?;
+        }
         loop {
-            self.raise_bound();
-            let best = self.best();
-            let progress = Progress { compiled: self.outcome.compiled, best, bound: self.outcome.bound };
+            let progress = self.progress();
             if (limits.stop)(progress) {
                 break;
             }
-            let batch = self.near(progress).unwrap_or_else(|| self.batch());
-            if batch.is_empty() {
-                break;
-            }
+            let batch = match self.near(progress) {
+                Some(batch) => Some(batch),
+                None => self.batch(limits.stop),
+            };
+            let Some(batch) = batch.filter(|batch| !batch.is_empty()) else { break };
             self.run_all(batch, limits.cores)?;
         }
         self.raise_bound();
@@ -152,6 +156,11 @@ impl<'a> Search<'a> {
         choose(&mut self.outcome.found);
         self.outcome.refused = self.alone.refused;
         Ok(self.outcome)
+    }
+
+    fn progress(&mut self) -> Progress {
+        self.raise_bound();
+        Progress { compiled: self.outcome.compiled, best: self.best(), bound: self.outcome.bound }
     }
 
     /// Runs tasks, and takes their results.
@@ -189,6 +198,27 @@ impl<'a> Search<'a> {
             Some(least.chain([most]).map(of).collect::<Vec<_>>())
         };
         meshes.into_iter().filter_map(start).flatten().take(STARTS).collect()
+    }
+
+    /// Where none of these was an answer, as with fewer examples than devices: candidates that split the batch over as many devices
+    /// as there may be, and nothing over the others. Bounds do not hold of devices without work, so the space has no others of the
+    /// kind.
+    fn idle(&self) -> Vec<Task> {
+        let space = self.space;
+        let nothing = space.sets.iter().position(|set| set.dims.is_empty());
+        let batch = space.sets.iter().position(|set| set.batch && set.dims.len() == 1);
+        let (Some(nothing), true) = (nothing, space.choices.kept.axes.is_empty()) else { return Vec::new() };
+        let of = |mesh: &Vec<usize>| {
+            let sets = match (mesh.len(), batch) {
+                (1, _) => vec![nothing],
+                (2, Some(batch)) if space.sets[batch].smallest >= mesh[1] => vec![nothing, batch],
+                _ => return None,
+            };
+            let stored = vec![Stored::Whole; mesh.len()];
+            Some(Candidate { mesh: mesh.clone(), sets, stored, ..Candidate::default() })
+        };
+        let meshes = space.meshes.iter().filter(|mesh| space.stages(mesh) == 1);
+        meshes.filter_map(of).map(Task::Estimate).collect()
     }
 
     /// Where nothing fits, what was dropped without being compiled may be what misses least: it is compiled to say by how much.
@@ -299,12 +329,19 @@ impl<'a> Search<'a> {
         next
     }
 
-    /// The next tasks; none where the best is proven.
-    fn batch(&mut self) -> Vec<Task> {
+    /// The next tasks; an empty list where the best is proven, and none where the limits stop it: sets that are refused may be in
+    /// millions of candidates.
+    fn batch(&mut self, stop: &mut dyn FnMut(Progress) -> bool) -> Option<Vec<Task>> {
         let limit = self.best().map_or(f64::INFINITY, |s| s * (1.0 + TIE));
         let of = (self.space, self.work, self.subject);
         let (mut batch, mut probes, mut held) = (Vec::new(), SortedSet::new(), Vec::new());
+        let (mut nodes, mut stopped) = (0, false);
         while batch.len() < AT_ONCE {
+            nodes += 1;
+            if nodes % ASKED_AFTER == 0 && stop(self.progress()) {
+                stopped = true;
+                break;
+            }
             let Some(entry) = self.heap.peek() else { break };
             if entry.bound > limit {
                 break;
@@ -346,7 +383,7 @@ impl<'a> Search<'a> {
             }
         }
         self.heap.extend(held);
-        batch
+        (!stopped).then_some(batch)
     }
 
     /// Takes the best child of a node that is left.

@@ -199,7 +199,10 @@ impl SearchReport {
         SearchReport {
             space: SpaceReport {
                 axes: space.meshes.iter().map(Vec::len).max().unwrap_or(0),
-                sets: (0..space.sets.len()).map(|i| space.set_text(i)).collect(),
+                sets: (0..space.sets.len())
+                    .filter(|i| space.is_searched(*i))
+                    .map(|i| space.set_text(i))
+                    .collect(),
                 left_out: space.left_out,
                 meshes: space.meshes.iter().map(|m| sizes(space, m)).collect(),
                 candidates,

@@ -177,6 +177,11 @@ impl Space {
         &self.names[&dim]
     }
 
+    /// Whether candidates of the search may have this set.
+    pub(crate) fn is_searched(&self, set: usize) -> bool {
+        !self.sets[set].dims.is_empty() || !self.choices.kept.axes.is_empty()
+    }
+
     /// Positions of sets that an axis may take, given those of the axes before it and its size.
     pub fn next(&self, mesh: &[usize], before: &[usize]) -> impl Iterator<Item = usize> + '_ {
         let size = mesh[before.len()];
@@ -261,12 +266,20 @@ impl Space {
 
     /// Number of layouts.
     pub fn count(&self) -> u64 {
-        self.meshes.iter().map(|mesh| self.count_from(mesh, &mut Vec::new())).fold(0, u64::saturating_add)
+        let mut known = SortedMap::new();
+        let of = |mesh: &Vec<usize>| self.count_from(mesh, &mut Vec::new(), &mut known);
+        self.meshes.iter().map(of).fold(0, u64::saturating_add)
     }
 
-    fn count_from(&self, mesh: &[usize], before: &mut Vec<usize>) -> u64 {
+    fn count_from(
+        &self,
+        mesh: &[usize],
+        before: &mut Vec<usize>,
+        known: &mut SortedMap<AlikeSets, u64>,
+    ) -> u64 {
         if before.len() == mesh.len() {
-            return self.alike(mesh, before);
+            let key = self.alike_sets(mesh, before);
+            return *known.entry(key).or_insert_with(|| self.alike(mesh, before));
         }
         // Sets that are alike in what the number depends on are counted once.
         let mut alike: SortedMap<(bool, bool, bool), (u64, usize)> = SortedMap::new();
@@ -278,18 +291,30 @@ impl Space {
                 alike.entry((set.batch, set.sums, before.contains(&i))).or_insert((0, i)).0 += 1;
             } else {
                 before.push(i);
-                total = total.saturating_add(self.count_from(mesh, before));
+                total = total.saturating_add(self.count_from(mesh, before, known));
                 before.pop();
             }
         }
         for (times, i) in alike.into_values() {
             before.push(i);
-            total = total.saturating_add(times.saturating_mul(self.count_from(mesh, before)));
+            total = total.saturating_add(times.saturating_mul(self.count_from(mesh, before, known)));
             before.pop();
         }
         total
     }
+
+    /// What the number of layouts with these sets depends on.
+    fn alike_sets(&self, mesh: &[usize], sets: &[usize]) -> AlikeSets {
+        let of = |(at, set): (usize, &usize)| {
+            (self.sets[*set].sums, sets[..at].iter().position(|before| before == set))
+        };
+        let axes = sets.iter().enumerate().map(of).collect();
+        (self.stages(mesh), self.most_parts(mesh, sets), axes)
+    }
 }
+
+/// Stages, the most parts of the batch, and for each axis whether gradients are summed over it, and the first with its set.
+type AlikeSets = (usize, usize, Vec<(bool, Option<usize>)>);
 
 /// In how many parts a step may take a batch, ascending.
 pub(crate) fn parts(batch: usize, kept: &FixedRules) -> Vec<usize> {
@@ -332,7 +357,8 @@ fn factorizations(n: usize, most: usize, before: &mut Vec<usize>, out: &mut Vec<
     }
 }
 
-/// The sets of dims that an axis may split, and how many are left out. The empty one is there where kept lines name an axis.
+/// The sets of dims that an axis may split, and how many are left out. One is empty: that of an axis that kept lines name, or else
+/// of devices without work.
 fn sets(
     step: &StepGraph,
     work: &ModelWork,
@@ -396,5 +422,8 @@ fn sets(
     out.sort_by_key(|s| (!s.batch && !s.dims.is_empty(), std::cmp::Reverse(s.dims.len()), s.free.is_some()));
     left_out += out.len().saturating_sub(MOST_SETS);
     out.truncate(MOST_SETS);
+    if choices.kept.axes.is_empty() {
+        out.push(AxisSet { sums: false, ..set(&Vec::new(), None) });
+    }
     (out, left_out)
 }

@@ -119,7 +119,11 @@ impl Space {
         let given = if self.choices.axes.is_empty() { &self.choices.kept.axes } else { &self.choices.axes };
         let mut names: Vec<String> = given.iter().take(sets.len()).cloned().collect();
         for set in sets.iter().skip(names.len()) {
-            let base = if self.sets[*set].batch { "data" } else { "model" };
+            let base = match &self.sets[*set] {
+                of if of.batch => "data",
+                of if of.dims.is_empty() => "idle",
+                _ => "model",
+            };
             let mut name = base.to_string();
             for n in 2.. {
                 if !names.contains(&name) {

@@ -158,6 +158,24 @@ fn a_search_that_is_stopped_gives_the_gap() {
     assert!(all(Stored::Whole) && all(Stored::Params), "{:?}", found.found);
 }
 
+/// With fewer examples than devices too: nothing is split over some of them.
+#[test]
+fn a_search_that_is_stopped_at_once_has_an_answer_with_fewer_examples_than_devices() {
+    let p = program("unet", None, &[("batch", 4)]);
+    let step = training_step(&p).unwrap();
+    let machine = machine("dgx-h100", &[]);
+    let s = subject(&p, &step, &machine);
+    let work = work_of(&s, 8);
+    let space = space(&p, &step, &work, 8);
+    let mut asked = 0;
+    let mut stop = |_: Progress| {
+        asked += 1;
+        true
+    };
+    let found = Search::new(&space, &work, &s).run(&mut Limits { cores: 2, stop: &mut stop }).unwrap();
+    assert!(asked == 1 && found.found.iter().any(|f| f.written.mesh.starts_with("idle=")), "{found:?}");
+}
+
 /// Copies of parameters and the time of gradients are chosen where parameters are stored split, unless lines that are kept say
 /// how.
 #[test]
@@ -172,7 +190,8 @@ fn what_is_traded_is_part_of_the_space() {
         let choices = SearchChoices { devices: 4, kept, ..SearchChoices::default() };
         let space = Space::of(&p, &step, &work, choices);
         let parts = space.parts.iter().position(|n| *n == parts).unwrap();
-        let set = (0..space.sets.len()).find(|i| ["batch", ""].contains(&&*space.set_text(*i))).unwrap();
+        let named = |text: &str| (0..space.sets.len()).find(|i| space.set_text(*i) == text);
+        let set = named("batch").or(named("")).unwrap();
         let of = |trades| {
             let (mesh, sets, stored) = (vec![4], vec![set], vec![stored]);
             let c = Candidate { mesh, sets, stored, parts, trades, ..Candidate::default() };
