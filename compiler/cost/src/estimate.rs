@@ -434,8 +434,8 @@ fn breakdown(plan: &Plan, spent: &Spent, bubble: f64, straggler: f64) -> Breakdo
 /// Relative error of the time of a family of work. Nothing has measured the collectives of another engine than the one that was
 /// calibrated.
 pub fn family_error(machine: &Machine, engine: &EngineKind, family: &str) -> f64 {
-    let Some(calibration) = &machine.calibration else { return UNCALIBRATED };
-    let other = calibration.engine.as_deref().is_some_and(|measured| measured != engine.name());
+    let measured = machine.calibration.as_ref().and_then(|c| c.engine.as_deref());
+    let other = measured.is_some_and(|measured| measured != engine.name());
     match machine.error(family) {
         error if other && family == "collective" => error.max(UNCALIBRATED),
         error => error,
@@ -444,10 +444,9 @@ pub fn family_error(machine: &Machine, engine: &EngineKind, family: &str) -> f64
 
 /// Relative error of a step: those of the families, each by its part of the time.
 fn error(machine: &Machine, engine: &EngineKind, breakdown: &Breakdown) -> f64 {
-    let Some(calibration) = &machine.calibration else { return UNCALIBRATED };
     let sum = breakdown.sum();
     if sum <= 0.0 {
-        return calibration.mean_error;
+        return machine.calibration.as_ref().map_or(UNCALIBRATED, |c| c.mean_error);
     }
     let weighted = |(_, seconds, family)| seconds / sum * family_error(machine, engine, family);
     breakdown.parts().into_iter().map(weighted).sum()

@@ -15,6 +15,9 @@ const DTYPES: [&str; 7] = ["f64", "f32", "tf32", "bf16", "f16", "fp8", "fp4"];
 /// Engines that `calibrate` measures.
 const ENGINES: [&str; 3] = ["threads", "mpi", "cuda"];
 
+/// Families of work, of which a file has relative errors.
+const FAMILIES: [&str; 6] = ["matmul", "attention", "memory_bound", "launch", "collective", "bubble"];
+
 /// Collectives that every level has lines for: all members send and receive all, or a piece for each.
 fn has_lines(kind: &CollectiveKind) -> bool {
     let traffic = kind.traffic();
@@ -203,6 +206,7 @@ pub(super) fn check(machine: &Machine) -> Checked {
 
 fn errors(machine: &Machine, table: &CheckedTable) -> Checked {
     for (family, error) in &machine.errors {
+        table.one_of(family, &FAMILIES, "a family of work")?;
         let table = table.key(family.clone());
         if !(0.0..=1.0).contains(error) {
             return Err(table.wrong(format!("is {}; a share from 0 to 1 is expected", number(*error))));

@@ -123,7 +123,7 @@ mod tests {
         assert_eq!(old.with("device.units=20").unwrap().device.units, 20);
         assert_eq!(old.with("tier.link.cap=5").unwrap().tier[0].cap, Some(5.0));
         assert_eq!(old.with("device.stream.rates=[[1, 2]]").unwrap().device.stream.rates, [(1.0, 2.0)]);
-        assert_eq!(old.with("errors.update=0.3").unwrap().error("update"), 0.3);
+        assert_eq!(old.with("errors.launch=0.3").unwrap().error("launch"), 0.3);
         assert_eq!(old.with("name=\"Other\"").unwrap().name, "Small, name=\"Other\"");
     }
 

@@ -43,6 +43,8 @@ impl Machine {
 #[allow(clippy::unwrap_used, reason = "tests")]
 pub(crate) mod tests {
     use super::*;
+    use crate::engine::EngineKind;
+    use crate::estimate::family_error;
 
     /// A machine of two levels.
     pub(crate) const SMALL: &str = include_str!("small.machine.toml");
@@ -58,6 +60,9 @@ pub(crate) mod tests {
         assert_eq!((machine.device.units, machine.devices(), machine.usable()), (16, 64, 7e9));
         assert_eq!(machine.tier[1].line[1].members, (2, usize::MAX));
         assert_eq!((machine.error("matmul"), machine.error("other")), (0.2, 0.15));
+        // Without a calibration too.
+        let band = |family| family_error(&machine, &EngineKind::Cuda, family);
+        assert_eq!([band("matmul"), band("collective")], [0.2, 0.15]);
         assert_eq!(Machine::read(&machine.to_toml().unwrap()).unwrap(), machine);
     }
 
@@ -151,6 +156,11 @@ pub(crate) mod tests {
             "matmul = 0.2",
             "matmul = 0.1",
             "`errors.matmul`: is 0.1; below 0.15, a `[calibration]` has to say where it was measured",
+        ),
+        (
+            "matmul = 0.2",
+            "matmull = 0.2",
+            "`errors.matmull`: is not a family of work; did you mean `matmul`?",
         ),
         (
             "[errors]",
