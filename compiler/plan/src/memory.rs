@@ -198,16 +198,7 @@ fn kinds(plan: &Plan, held: &[Lifetime], paths: &Paths<'_>) -> Vec<MemoryKind> {
             };
         }
     }
-    // A carry is for the same in all iterations as what it is after the last.
-    for all in plan.loops().iter().flat_map(|l| plan.carries(l)) {
-        let known = all.iter().rev().map(|b| kinds[b.0 as usize]).find(|k| *k != MemoryKind::Workspace);
-        for b in all {
-            let old = &mut kinds[b.0 as usize];
-            if let (MemoryKind::Workspace, Some(known)) = (*old, known) {
-                *old = known;
-            }
-        }
-    }
+    carried(plan, &mut kinds);
     for input in &plan.program_inputs {
         let kind = match input.kind {
             ProgramInputKind::Param => MemoryKind::Parameters,
@@ -219,6 +210,31 @@ fn kinds(plan: &Plan, held: &[Lifetime], paths: &Paths<'_>) -> Vec<MemoryKind> {
         }
     }
     kinds
+}
+
+/// A carry is for the same in all iterations as what it is after the last, and what sums up gradients is for them from the first.
+fn carried(plan: &Plan, kinds: &mut [MemoryKind]) {
+    let carries: Vec<[BufId; 4]> = plan.loops().iter().flat_map(|l| plan.carries(l)).collect();
+    loop {
+        let mut changed = false;
+        for all in &carries {
+            let of = |b: &BufId| kinds[b.0 as usize];
+            let sums = all.iter().any(|b| of(b) == MemoryKind::Gradients);
+            let last = all.iter().rev().map(of).find(|k| *k != MemoryKind::Workspace);
+            let known = if sums { Some(MemoryKind::Gradients) } else { last };
+            let Some(known) = known else { continue };
+            for b in all {
+                let old = &mut kinds[b.0 as usize];
+                if *old != known && (*old == MemoryKind::Workspace || sums && *old == MemoryKind::Residuals) {
+                    (*old, changed) = (known, true);
+                }
+            }
+        }
+        // What a loop carries on may be what one around it carries on.
+        if !changed {
+            return;
+        }
+    }
 }
 
 /// Origin of a buffer's values, in ascending order of what prevails where several meet.

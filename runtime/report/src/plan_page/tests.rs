@@ -199,6 +199,9 @@ fn what_memory_is_for_is_told() {
     });
     let uses: SortedSet<usize> = sums.map(|b| b[2].as_u64().unwrap() as usize).collect();
     assert_eq!(uses, SortedSet::from([name("gradients")]));
+    // Those of all layers too, which the loop over the parts carries on around the loop of layers.
+    let kinds_of_parts = kinds(&parts);
+    assert!(10 * kinds_of_parts[name("gradients")] >= 9 * kinds_of_parts[name("parameters")]);
     for c in [&zero3, &dp] {
         assert!(kinds(c)[name("residuals")] > 0 && kinds(c)[name("gradients")] > 0);
         // What loops fill is called by what fills it.
