@@ -226,6 +226,7 @@ const USES: [(&str, &str); 7] = [
 /// The variants; with `exact` numbers as they are, without units.
 fn overview(variants: &[Variant], exact: bool) -> Cells {
     let size = |n: u64| if exact { n.to_string() } else { bytes(n) };
+    let decimals = |x: f64, few: usize| if exact { x.to_string() } else { format!("{x:.few$}") };
     let (dims, measured) =
         (variants.iter().any(|v| !v.dims.is_empty()), variants.iter().any(|v| v.measured.is_some()));
     let mut titles = vec!["layout", "mesh"];
@@ -261,15 +262,15 @@ fn overview(variants: &[Variant], exact: bool) -> Cells {
         row.extend([d.collective_bytes, d.memory.peak_bytes].map(size));
         row.extend(uses.iter().map(|k| size(d.memory.uses()[*k].1)));
         if measured {
-            row.push(v.measured.as_ref().map_or("-".into(), |m| format!("{:.2}", m.median_ms)));
+            row.push(v.measured.as_ref().map_or("-".into(), |m| decimals(m.median_ms, 2)));
         }
         if estimated {
-            row.push(v.estimated_ms.map_or("-".into(), |ms| format!("{ms:.3}")));
+            row.push(v.estimated_ms.map_or("-".into(), |ms| decimals(ms, 3)));
             let error = |e: f64| if exact { e.to_string() } else { format!("{:.0} %", 100.0 * e) };
             row.push(v.estimate_error.map_or("-".into(), error));
         }
         if both {
-            row.push(v.estimate_ratio.map_or("-".into(), |r| format!("{r:.2}")));
+            row.push(v.estimate_ratio.map_or("-".into(), |r| decimals(r, 2)));
         }
         if let Some(m) = &v.memory {
             let with = m.fits_with.join("; ");

@@ -111,6 +111,21 @@ fn a_file_that_is_a_link_leads_nowhere() {
     }
 }
 
+/// A sweep notes what it is in a file of that name, and takes no other for its own.
+#[test]
+fn a_sweep_does_not_overwrite_the_file_that_describes_it() {
+    let at = prepared("strangers-own-file");
+    let mine = "# My notes.\nmodel = \"sums.mw\"\ndata = \"data\"\nsteps = 2\nrun = \".\"\n";
+    std::fs::write(at.join("sweep.toml"), mine).unwrap();
+    let (code, _, err) = run(&at, &["sweep", "sweep.toml"]);
+    assert!(code == 1 && err.contains("the one there is of somebody else"), "{err}");
+    assert_eq!(file(&at, "sweep.toml"), mine);
+    std::fs::rename(at.join("sweep.toml"), at.join("study.toml")).unwrap();
+    let (code, _, err) = run(&at, &["sweep", "study.toml"]);
+    assert_eq!(code, 0, "{err}");
+    assert_eq!(file(&at, "study.toml"), mine);
+}
+
 #[test]
 fn a_sweep_writes_into_its_folder_alone() {
     let at = prepared("strangers-sweep");

@@ -157,8 +157,15 @@ impl SweepSpec {
         };
         let text = text_of_at_most(path, MOST_BYTES).map_err(unreadable)?;
         let spec: SweepSpec = parsed::toml(&text).map_err(|why| {
-            let help = "correct it there, or remove the file and start the sweep again with `--run` of its folder: \
-                        runs that are done stay";
+            // What is not of that name beside the lock of a sweep, somebody has written.
+            let folder = path.parent().filter(|_| path.file_name().is_some_and(|name| name == FILE));
+            let help = match folder.is_some_and(|folder| folder.join(LOCK).exists()) {
+                true => {
+                    "correct it there, or remove the file and start the sweep again with `--run` of its folder: \
+                     runs that are done stay"
+                }
+                false => "correct it there",
+            };
             Box::new(unreadable(why).help(help))
         })?;
         spec.checked(&format!("the sweep `{}`", path.display()))

@@ -4,7 +4,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// One value or several.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "expected a value or a list of values; a size is a whole number from 1 on")]
 pub(crate) enum OneOrMany<T> {
     One(T),
     Many(Vec<T>),

@@ -48,6 +48,14 @@ impl SweepDir {
             let d = refused(&"it is the folder of a single run");
             return Err(Box::new(d.help("give another folder with `--run`")));
         }
+        if path.join(FILE).is_file() && !path.join(LOCK).exists() {
+            let d = refused(&format!(
+                "a sweep notes what it is in `{FILE}`, and the one there is of somebody else"
+            ));
+            return Err(Box::new(
+                d.help(format!("give another folder with `--run`, or `{FILE}` another name")),
+            ));
+        }
         let folder = folder
             .create()
             .map_err(|e| refused(&e).help("`--run` names a folder wherever it is, and through links"))?;
