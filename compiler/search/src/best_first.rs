@@ -133,7 +133,8 @@ impl<'a> Search<'a> {
     pub fn run(mut self, limits: &mut Limits<'_>) -> Result<SearchOutcome, EstimateError> {
         self.run_all(self.starts(), limits.cores)?;
         if self.outcome.found.is_empty() {
-            self.run_all(self.idle(), limits.cores)?;
+            let idle = self.space.with_idle_devices().into_iter().map(Task::Estimate).collect();
+            self.run_all(idle, limits.cores)?;
         }
         loop {
             let progress = self.progress();
@@ -198,27 +199,6 @@ impl<'a> Search<'a> {
             Some(least.chain([most]).map(of).collect::<Vec<_>>())
         };
         meshes.into_iter().filter_map(start).flatten().take(STARTS).collect()
-    }
-
-    /// Where none of these was an answer, as with fewer examples than devices: candidates that split the batch over as many devices
-    /// as there may be, and nothing over the others. Bounds do not hold of devices without work, so the space has no others of the
-    /// kind.
-    fn idle(&self) -> Vec<Task> {
-        let space = self.space;
-        let nothing = space.sets.iter().position(|set| set.dims.is_empty());
-        let batch = space.sets.iter().position(|set| set.batch && set.dims.len() == 1);
-        let (Some(nothing), true) = (nothing, space.choices.kept.axes.is_empty()) else { return Vec::new() };
-        let of = |mesh: &Vec<usize>| {
-            let sets = match (mesh.len(), batch) {
-                (1, _) => vec![nothing],
-                (2, Some(batch)) if space.sets[batch].smallest >= mesh[1] => vec![nothing, batch],
-                _ => return None,
-            };
-            let stored = vec![Stored::Whole; mesh.len()];
-            Some(Candidate { mesh: mesh.clone(), sets, stored, ..Candidate::default() })
-        };
-        let meshes = space.meshes.iter().filter(|mesh| space.stages(mesh) == 1);
-        meshes.filter_map(of).map(Task::Estimate).collect()
     }
 
     /// Where nothing fits, what was dropped without being compiled may be what misses least: it is compiled to say by how much.

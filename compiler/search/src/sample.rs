@@ -1,10 +1,29 @@
-//! Candidates drawn evenly from a space: what the answer of a search is compared with on real devices.
+//! Candidates outside of the order of a search: those drawn evenly from a space, which its answer is compared with on real
+//! devices, and those for which it has no bounds.
 
 use crate::space::{Space, Stored};
 use crate::text::Candidate;
 use meshwright_plan::random::{Key, uniform01};
 
 impl Space {
+    /// Candidates that split the batch over some devices, or over none, and nothing over the others. Bounds do not hold of
+    /// devices without work, so the space counts none of these: they are for a search that has no other answer.
+    pub(crate) fn with_idle_devices(&self) -> Vec<Candidate> {
+        let nothing = self.sets.iter().position(|set| set.dims.is_empty());
+        let batch = self.sets.iter().position(|set| set.batch && set.dims.len() == 1);
+        let (Some(nothing), true) = (nothing, self.choices.kept.axes.is_empty()) else { return Vec::new() };
+        let of = |mesh: &Vec<usize>| {
+            let sets = match (mesh.len(), batch) {
+                (1, _) => vec![nothing],
+                (2, Some(batch)) if self.sets[batch].smallest >= mesh[1] => vec![nothing, batch],
+                _ => return None,
+            };
+            let stored = vec![Stored::Whole; mesh.len()];
+            Some(Candidate { mesh: mesh.clone(), sets, stored, ..Candidate::default() })
+        };
+        self.meshes.iter().filter(|mesh| self.stages(mesh) == 1).filter_map(of).collect()
+    }
+
     /// All candidates that differ in the sets of their axes alone: all is stored whole, in one part, and nothing is computed
     /// again.
     pub fn bases(&self) -> Vec<Candidate> {

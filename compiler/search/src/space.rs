@@ -357,8 +357,8 @@ fn factorizations(n: usize, most: usize, before: &mut Vec<usize>, out: &mut Vec<
     }
 }
 
-/// The sets of dims that an axis may split, and how many are left out. One is empty: that of an axis that kept lines name, or else
-/// of devices without work.
+/// The sets of dims that an axis may split, and how many are left out. One is empty: that of an axis which kept lines name, or
+/// else of devices without work.
 fn sets(
     step: &StepGraph,
     work: &ModelWork,
