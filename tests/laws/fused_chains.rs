@@ -60,6 +60,7 @@ fn equations([rows, columns]: [usize; 2]) -> (Graph, Bound, Vec<(&'static str, I
     // Halves of rows that change places, parts of them, and rows with zeros around: what begins in the middle of a row is read
     // there, or copied.
     let turned = turned(&mut g, [x, y], c);
+    let repeated = repeated(&mut g, [x, y], [r, c]);
     // Rows of which what is made is written.
     let graded = g.op(CrossEntropyGrad { dim: c }, &[x, label, sums]);
     let mut outputs = vec![
@@ -91,6 +92,7 @@ fn equations([rows, columns]: [usize; 2]) -> (Graph, Bound, Vec<(&'static str, I
         ("least", g.reduce(Monoid::Min, y, &[c])),
     ];
     outputs.extend(turned);
+    outputs.push(("repeated", repeated));
     (g, bound, outputs, [r, c])
 }
 
@@ -112,6 +114,15 @@ fn turned(g: &mut Graph, [x, y]: [Id; 2], c: Dim) -> [(&'static str, Id); 4] {
     let both = g.dims.add("both", first.max(1) + second);
     let turned = g.op(Concat { parts: vec![b, a], to: both }, &[minus, front]);
     [("turned", turned), ("moved", moved), ("rotated", rotated), ("back", back)]
+}
+
+/// A join of a value twice, what is computed of it there, and one value for all rows.
+fn repeated(g: &mut Graph, [x, y]: [Id; 2], [r, c]: [Dim; 2]) -> Id {
+    let all = g.dims.add("all", 4 * g.dims.size(c));
+    let product = g.product(&[x, y]);
+    let (most, warped) = (g.reduce(Monoid::Max, x, &[r]), g.unary(&TANH, product));
+    let most = g.expanded(most, &[r, c]);
+    g.op(Concat { parts: vec![c; 4], to: all }, &[x, warped, x, most])
 }
 
 /// Both halves of each row, turned as rotary positions turn them: parts that are computed where they are joined. Those of the

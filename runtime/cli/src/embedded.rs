@@ -91,8 +91,8 @@ fn told(format: Format, out: TextSink, ask: impl FnOnce(&mut Console) -> Result<
     Reply { code, said: kept.text(), found }
 }
 
-/// A project, its texts, and how `train` of these words would run it, but for the folder of a run; and what `train` would say of it
-/// beside that, such as warnings.
+/// A project, its texts, and how `train` of these words would run it, but for the folder of a run; and what `train` would say of
+/// it beside that, such as warnings.
 ///
 /// # Errors
 /// What `train` would say of the words, the model, the layout and the devices.

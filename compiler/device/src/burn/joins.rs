@@ -75,8 +75,12 @@ impl Lower<'_> {
         let (mut parts, mut reads) = (vec![], vec![]);
         for function in MapFunction::merged(functions) {
             let Some(map) = self.own_map(function)? else { return Ok(None) };
-            let place = |out: &Local| places.iter().find(|p| p.0 == out.buf).map(|p| p.1);
-            let at = map.writes.iter().filter_map(place).collect();
+            // One value may be several parts, each at a place of its own.
+            let mut place = |out: &Local| {
+                let found = places.iter().position(|p| p.0 == out.buf)?;
+                Some(places.remove(found).1)
+            };
+            let at = map.writes.iter().filter_map(&mut place).collect();
             parts.push(JoinPart { map: map.call, at, range: None });
             reads.extend(map.reads);
         }
