@@ -445,7 +445,7 @@ pub fn family_error(machine: &Machine, engine: &EngineKind, family: &str) -> f64
 /// Relative error of a step: those of the families, each by its part of the time.
 fn error(machine: &Machine, engine: &EngineKind, breakdown: &Breakdown) -> f64 {
     let sum = breakdown.sum();
-    if sum <= 0.0 {
+    if sum <= 0.0 || machine.calibration.is_none() && machine.errors.is_empty() {
         return machine.calibration.as_ref().map_or(UNCALIBRATED, |c| c.mean_error);
     }
     let weighted = |(_, seconds, family)| seconds / sum * family_error(machine, engine, family);

@@ -132,7 +132,7 @@ impl<'a> Search<'a> {
     /// Where a Plan cannot be estimated.
     pub fn run(mut self, limits: &mut Limits<'_>) -> Result<SearchOutcome, EstimateError> {
         self.run_all(self.starts(), limits.cores)?;
-        if self.outcome.found.is_empty() {
+        if self.outcome.found.is_empty() && !self.heap.is_empty() {
             let idle = self.space.with_idle_devices().into_iter().map(Task::Estimate).collect();
             self.run_all(idle, limits.cores)?;
         }

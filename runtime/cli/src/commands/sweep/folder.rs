@@ -48,13 +48,15 @@ impl SweepDir {
             let d = refused(&"it is the folder of a single run");
             return Err(Box::new(d.help("give another folder with `--run`")));
         }
-        if path.join(FILE).is_file() && !path.join(LOCK).exists() {
+        let note = path.join(FILE);
+        let noted = || note.is_file().then(|| SweepSpec::read(&note)).transpose();
+        // What a sweep has noted says where it was started.
+        if noted()?.is_some_and(|before| before.folder.is_none()) {
             let d = refused(&format!(
                 "a sweep notes what it is in `{FILE}`, and the one there is of somebody else"
             ));
-            return Err(Box::new(
-                d.help(format!("give another folder with `--run`, or `{FILE}` another name")),
-            ));
+            let help = format!("give another folder with `--run`, or `{FILE}` another name");
+            return Err(Box::new(d.help(help)));
         }
         let folder = folder
             .create()
@@ -72,8 +74,7 @@ impl SweepDir {
             }
             Err(TryLockError::Error(e)) => return Err(refused(&e)),
         }
-        let before = path.join(FILE);
-        let before = before.is_file().then(|| SweepSpec::read(&before)).transpose()?;
+        let before = noted()?;
         if let Some(before) = before.as_ref().filter(|b| b.model != spec.model) {
             let d = refused(&format!("it holds a sweep of `{}`, not of `{}`", before.model, spec.model));
             return Err(Box::new(d.help("give another folder with `--run`")));
