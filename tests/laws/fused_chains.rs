@@ -91,8 +91,7 @@ fn equations([rows, columns]: [usize; 2]) -> (Graph, Bound, Vec<(&'static str, I
         ("greatest", g.reduce(Monoid::Max, shifted, &[r])),
         ("least", g.reduce(Monoid::Min, y, &[c])),
     ];
-    outputs.extend(turned);
-    outputs.push(("repeated", repeated));
+    outputs.extend(turned.into_iter().chain([("repeated", repeated)]));
     (g, bound, outputs, [r, c])
 }
 
