@@ -137,15 +137,15 @@ impl<'a> Search<'a> {
             self.run_all(idle, limits.cores)?;
         }
         loop {
+            self.raise_bound();
             let progress = self.progress();
             if (limits.stop)(progress) {
                 break;
             }
-            let batch = match self.near(progress) {
-                Some(batch) => Some(batch),
-                None => self.batch(limits.stop),
-            };
-            let Some(batch) = batch.filter(|batch| !batch.is_empty()) else { break };
+            let batch = self.near(progress).unwrap_or_else(|| self.batch(limits.stop));
+            if batch.is_empty() {
+                break;
+            }
             self.run_all(batch, limits.cores)?;
         }
         self.raise_bound();
@@ -159,8 +159,7 @@ impl<'a> Search<'a> {
         Ok(self.outcome)
     }
 
-    fn progress(&mut self) -> Progress {
-        self.raise_bound();
+    fn progress(&self) -> Progress {
         Progress { compiled: self.outcome.compiled, best: self.best(), bound: self.outcome.bound }
     }
 
@@ -309,17 +308,17 @@ impl<'a> Search<'a> {
         next
     }
 
-    /// The next tasks; an empty list where the best is proven, and none where the limits stop it: sets that are refused may be in
-    /// millions of candidates.
-    fn batch(&mut self, stop: &mut dyn FnMut(Progress) -> bool) -> Option<Vec<Task>> {
+    /// The next tasks, those that were found where the limits stop it: sets that are refused may be in millions of candidates. None
+    /// where the best is proven.
+    fn batch(&mut self, stop: &mut dyn FnMut(Progress) -> bool) -> Vec<Task> {
         let limit = self.best().map_or(f64::INFINITY, |s| s * (1.0 + TIE));
         let of = (self.space, self.work, self.subject);
         let (mut batch, mut probes, mut held) = (Vec::new(), SortedSet::new(), Vec::new());
-        let (mut nodes, mut stopped) = (0, false);
+        let mut nodes = 0;
         while batch.len() < AT_ONCE {
             nodes += 1;
+            // The bound stays: what is taken from the heap is not estimated yet.
             if nodes % ASKED_AFTER == 0 && stop(self.progress()) {
-                stopped = true;
                 break;
             }
             let Some(entry) = self.heap.peek() else { break };
@@ -363,7 +362,7 @@ impl<'a> Search<'a> {
             }
         }
         self.heap.extend(held);
-        (!stopped).then_some(batch)
+        batch
     }
 
     /// Takes the best child of a node that is left.

@@ -176,6 +176,32 @@ fn a_search_that_is_stopped_at_once_has_an_answer_with_fewer_examples_than_devic
     assert!(asked == 1 && found.found.iter().any(|f| f.written.mesh.starts_with("idle=")), "{found:?}");
 }
 
+/// Wherever it is stopped, also between nodes: what was taken up and is not estimated counts.
+#[test]
+fn a_search_that_is_stopped_does_not_claim_too_much() {
+    let p = program("mnist_conv", None, &[("batch", 8)]);
+    let step = training_step(&p).unwrap();
+    let machine = machine("dgx-h100", &[]);
+    let s = subject(&p, &step, &machine);
+    let work = work_of(&s, 8);
+    let space = space(&p, &step, &work, 8);
+    let best = searched(&space, &work, &s, 2).found[0].estimate.seconds;
+    for last in 1..40 {
+        let mut asked = 0;
+        let mut stop = |_: Progress| {
+            asked += 1;
+            asked >= last
+        };
+        let found = Search::new(&space, &work, &s).run(&mut Limits { cores: 2, stop: &mut stop }).unwrap();
+        let known = found.found.iter().map(|f| f.estimate.seconds).fold(f64::INFINITY, f64::min);
+        assert!(
+            found.bound.min(known) <= best * (1.0 + TIE),
+            "{last}: {} and {known}, of {best}",
+            found.bound
+        );
+    }
+}
+
 /// Copies of parameters and the time of gradients are chosen where parameters are stored split, unless lines that are kept say
 /// how.
 #[test]
