@@ -308,8 +308,8 @@ impl<'a> Search<'a> {
         next
     }
 
-    /// The next tasks, those that were found where the limits stop it: sets that are refused may be in millions of candidates. None
-    /// where the best is proven.
+    /// The next tasks; those that were found where the limits stop it, since sets that are refused may be in millions of
+    /// candidates. None where the best is proven.
     fn batch(&mut self, stop: &mut dyn FnMut(Progress) -> bool) -> Vec<Task> {
         let limit = self.best().map_or(f64::INFINITY, |s| s * (1.0 + TIE));
         let of = (self.space, self.work, self.subject);
